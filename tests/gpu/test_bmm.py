@@ -8,16 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make, solved
+from kit.gpu import legal, make, measure, solved
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.layout import Layout
-from gemmdb.table.measurement import Protocol, Status
+from gemmdb.table.measurement import Status
 
 pytestmark = pytest.mark.usefixtures("clean")
-PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
 
 
 def template(**changes: int) -> Config:
@@ -72,14 +71,6 @@ def test_the_template_is_served_as_one_choice(kit: Any, problem: Problem) -> Non
     _, code = solved(problem, template())
     assert is_template(code)
     assert kit.served() == [template().text]
-
-
-def legal(config: Config, problem: Problem) -> bool:
-    from gemmdb.devices.detect import cuda
-
-    device = cuda()
-    assert device is not None
-    return config.rejection(problem, device) is None
 
 
 @pytest.mark.parametrize("config", OURS, ids=lambda config: config.text)
@@ -191,17 +182,13 @@ def test_the_backward_takes_the_template_too(kit: Any) -> None:
 @pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.text)
 def test_all_are_measured(problem: Problem, config: Config) -> None:
     """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
-    from gemmdb.generators.measure.cuda import session
     from gemmdb.generators.measure.cuda.artifacts import Emission
 
     if not legal(config, problem):
         pytest.skip("not legal")
     built = Emission(problem, config).build(90)
     assert built.failure == ""
-    assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
-    loaded = session.load(problem, config, PROTOCOL)
-    assert loaded.status is Status.OK, (problem.text, loaded)
-    assert all(0 < sample < 1e5 for sample in session.time_round(problem, [config], PROTOCOL, 2)[config])
+    measure(problem, [config])
 
 
 def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from kit.gpu import measure
+
 import gemmdb.inductor
 from gemmdb import Config, Problem
-from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.cutlass import compiler, headers, workspace_bound
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
-from gemmdb.table.measurement import Protocol, Status
+from gemmdb.table.measurement import Protocol
 
 pytestmark = pytest.mark.skipif(compiler() is None or headers() is None, reason="needs nvcc and nvidia-cutlass")
 PROTOCOL = Protocol("graph", "cold", 10, 25)
@@ -48,13 +49,7 @@ CASES = [
 
 @pytest.mark.parametrize(("problem", "configs"), CASES, ids=[problem.text[:60] for problem, _ in CASES])
 def test_it_is_right_under_the_generator(problem: Problem, configs: list[Config]) -> None:
-    from gemmdb.generators.measure.cuda import session
-
-    assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
-    for one in configs:
-        loaded = session.load(problem, one, PROTOCOL)
-        assert loaded.status is Status.OK, (problem.text, one.text, loaded)
-        assert all(0 < sample < 1e5 for sample in session.time_round(problem, [one], PROTOCOL, 2)[one])
+    measure(problem, configs, PROTOCOL)
 
 
 def test_the_workspace_is_never_larger_than_its_bound() -> None:

@@ -7,19 +7,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import ends_of, make
+from kit.gpu import ends_of, make, measure
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
-from gemmdb.kernels.config import ATEN
-from gemmdb.table.measurement import Protocol, Status
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 pytestmark = [
     pytest.mark.usefixtures("clean"),
     pytest.mark.skipif(not HOPPER, reason="torch multiplies groups of fp8 on Hopper alone"),
 ]
-PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
 GROUPS, N, K = 9, 272, 336
 TEMPLATE = Config.of("triton", "inductor_grouped", block_m=16, block_n=64, block_k=128, group_m=8, warps=4, stages=3)
 CONFIGS = [
@@ -158,19 +155,13 @@ def test_activations_that_the_graph_quantises_and_any_number_of_rows(kit: Any) -
 def test_all_kinds_of_kernels_are_measured(fast: bool, fusion: str) -> None:
     """The generator's way: code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.devices.detect import cuda
-    from gemmdb.generators.measure.cuda import session
     from gemmdb.generators.measure.cuda.artifacts import Emission
 
     problem, device = experts(fast=fast, fusion=fusion), cuda()
     assert device is not None
     wanted = [one for one in (CONFIGS[1], TEMPLATE) if not one.rejection(problem, device)]
     assert len(wanted) == (2 if fusion == "none" else 1)
-    assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
     for config in wanted:
         if config.spec.emitted:
             assert Emission(problem, config).build(device.capability).failure == ""
-        loaded = session.load(problem, config, PROTOCOL)
-        assert loaded.status is Status.OK, loaded
-    timed = session.time_round(problem, wanted, PROTOCOL, 3)
-    assert set(timed) == {ATEN, *wanted}
-    assert all(0 < sample < 1e5 for samples in timed.values() for sample in samples)
+    measure(problem, wanted, rounds=3)

@@ -9,19 +9,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import ends_of, make
+from kit.gpu import ends_of, make, measure
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
-from gemmdb.kernels.config import ATEN
-from gemmdb.table.measurement import Protocol, Status
+from gemmdb.table.measurement import Status
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] in (9, 10)
 pytestmark = [
     pytest.mark.usefixtures("clean"),
     pytest.mark.skipif(not HOPPER, reason="torch has kernels for groups from compute capability 9.0 on"),
 ]
-PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
 GROUPS = 9
 TEMPLATE = Config.of("triton", "inductor_grouped", block_m=16, block_n=64, block_k=64, group_m=8, warps=4, stages=3)
 CONFIGS = [
@@ -175,21 +173,15 @@ def test_matrices_that_are_farther_apart_than_32_bits_reach() -> None:
 def test_all_kinds_of_kernels_are_measured(problem: Problem) -> None:
     """The generator's way: code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.devices.detect import cuda
-    from gemmdb.generators.measure.cuda import session
     from gemmdb.generators.measure.cuda.artifacts import Emission
 
     device = cuda()
     assert device is not None
     wanted = [one for one in (make("grouped"), TEMPLATE) if not one.rejection(problem, device)]
-    assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
     for config in wanted:
         if config.spec.emitted:
             assert Emission(problem, config).build(device.capability).failure == ""
-        loaded = session.load(problem, config, PROTOCOL)
-        assert loaded.status is Status.OK, loaded
-    timed = session.time_round(problem, wanted, PROTOCOL, 3)
-    assert set(timed) == {ATEN, *wanted}
-    assert all(0 < sample < 1e5 for samples in timed.values() for sample in samples)
+    measure(problem, wanted, rounds=3)
 
 
 def test_a_table_serves_the_kernel(kit: Any, tmp_path: Path) -> None:

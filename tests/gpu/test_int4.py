@@ -7,13 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make, solved
+from kit.gpu import make, measure_forms, served_as_one_choice, solved
 from torch.nn.functional import linear, silu
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
-from gemmdb.table.measurement import Protocol, Status
+from gemmdb.table.measurement import Status
 
 pytestmark = [
     pytest.mark.usefixtures("clean"),
@@ -22,7 +22,6 @@ pytestmark = [
         reason="needs an NVIDIA GPU of compute capability 8.0: _weight_int4pack_mm",
     ),
 ]
-PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
 DEQUANTISED = Config.of("aten", "dequantised")
 
 
@@ -66,37 +65,14 @@ SERVED = [
 ]  # fmt: skip
 
 
-def _legal(config: Config, problem: Problem) -> bool:
-    from gemmdb.devices.detect import cuda
-
-    device = cuda()
-    assert device is not None
-    return config.rejection(problem, device) is None
-
-
 @pytest.mark.parametrize("problem", [*TILED, *BYTES], ids=lambda problem: problem.text)
 def test_every_form_of_the_kernel_is_right(problem: Problem) -> None:
-    """The generator's way: each is checked against float64 and timed."""
-    from gemmdb.generators.measure.cuda import session
-
-    assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
-    tried = [config for config in FORMS if _legal(config, problem)]
-    assert len(tried) >= 3
-    for config in tried:
-        loaded = session.load(problem, config, PROTOCOL)
-        assert loaded.status is Status.OK, (problem.text, config.text, loaded)
-    times = session.time_round(problem, tried, PROTOCOL, 2)
-    assert all(0 < sample < 1e5 for config in tried for sample in times[config])
+    measure_forms(problem, FORMS, least=3)
 
 
 @pytest.mark.parametrize(("config", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
-def test_a_config_is_served_as_one_choice(kit: Any, config: Config, problem: Problem) -> None:
-    if not _legal(config, problem):
-        pytest.skip("not legal here")
-    _, code = solved(problem, config)
-    assert kit.served() == [config.text]
-    ours = config.backend == "triton"
-    assert code.count("@triton_heuristics.template(") == ours
+def test_a_config_is_served_as_one_choice(config: Config, problem: Problem) -> None:
+    code = served_as_one_choice(config, problem)
     assert ("_weight_int4pack_mm.default(" in code) == (config == ATEN and problem.int4.inner > 0)
 
 

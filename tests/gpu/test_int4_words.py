@@ -9,13 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch._inductor.config as inductor_config
-from kit.gpu import make, solved
+from kit.gpu import make, measure_forms, served_as_one_choice, solved
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.int4 import E2M1
-from gemmdb.table.measurement import Protocol, Status
 
 pytestmark = [
     pytest.mark.usefixtures("clean"),
@@ -24,7 +23,6 @@ pytestmark = [
         reason="needs an NVIDIA GPU of compute capability 8.0",
     ),
 ]
-PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
 AWQ = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
@@ -65,37 +63,14 @@ SERVED = [
 ]  # fmt: skip
 
 
-def _legal(config: Config, problem: Problem) -> bool:
-    from gemmdb.devices.detect import cuda
-
-    device = cuda()
-    assert device is not None
-    return config.rejection(problem, device) is None
-
-
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
 def test_every_form_of_the_kernel_is_right(problem: Problem) -> None:
-    """Each is checked against float64 and timed, as a build does it."""
-    from gemmdb.generators.measure.cuda import session
-
-    loaded = session.load(problem, ATEN, PROTOCOL)
-    assert loaded.status is Status.OK, loaded
-    tried = [config for config in FORMS if _legal(config, problem)]
-    assert len(tried) >= 2
-    for config in tried:
-        loaded = session.load(problem, config, PROTOCOL)
-        assert loaded.status is Status.OK, (problem.text, config.text, loaded)
-    times = session.time_round(problem, tried, PROTOCOL, 2)
-    assert all(0 < sample < 1e5 for config in tried for sample in times[config])
+    measure_forms(problem, FORMS)
 
 
 @pytest.mark.parametrize(("config", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
-def test_a_config_is_served_as_one_choice(kit: Any, config: Config, problem: Problem) -> None:
-    if not _legal(config, problem):
-        pytest.skip("not legal here")
-    _, code = solved(problem, config)
-    assert kit.served() == [config.text]
-    assert code.count("@triton_heuristics.template(") == (config.backend == "triton")
+def test_a_config_is_served_as_one_choice(config: Config, problem: Problem) -> None:
+    served_as_one_choice(config, problem)
 
 
 class Layer(torch.nn.Module):

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from kit.gpu import measure
 
-from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
-from gemmdb.table.measurement import Protocol, Status
+from gemmdb.table.measurement import Protocol
 
 PROTOCOL = Protocol("graph", "cold", 10, 25)
 Make = Callable[..., Config]
@@ -47,17 +48,12 @@ ALL = [*TILES, *NARROW, *TMA]
 
 def check(problem: Problem, config: Config) -> None:
     from gemmdb.devices import detect
-    from gemmdb.generators.measure.cuda import session
 
     device = detect.cuda()
     assert device is not None
     if (reason := config.rejection(problem, device)) is not None:
         pytest.skip(str(reason))
-    assert session.load(problem, ATEN, PROTOCOL).status is Status.OK
-    loaded = session.load(problem, config, PROTOCOL)
-    assert loaded.status is Status.OK, (problem.text, config.text, loaded)
-    again = session.time_round(problem, [config], PROTOCOL, 2)
-    assert all(0 < sample < 1e5 for sample in again[config])
+    measure(problem, [config], PROTOCOL)
 
 
 @pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import make, solved
+from kit.gpu import make, measure, solved
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
@@ -16,7 +16,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.kernels.hardware import FIRST_FP8
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
-from gemmdb.table.measurement import Protocol, Status
+from gemmdb.table.measurement import Status
 
 NAME = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 MULTIPLIED = torch.cuda.is_available() and torch.cuda.get_device_capability() >= divmod(FIRST_FP8, 10)
@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.usefixtures("clean"),
     pytest.mark.skipif(not MULTIPLIED, reason="needs an NVIDIA GPU that multiplies fp8, of compute capability 8.9"),
 ]
-PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
 KERNELS = ("inductor_mm", "inductor_scaled_tma")
 
 
@@ -128,16 +127,11 @@ def test_scales_of_blocks_are_applied_within_the_sum(kit: Any, config: Config, p
 @pytest.mark.skipif(not HOPPER, reason="cuBLAS multiplies with scales of blocks on Hopper alone")
 @pytest.mark.parametrize("problem", IN_BLOCKS, ids=lambda problem: problem.text)
 def test_scales_of_blocks_are_measured(problem: Problem) -> None:
-    from gemmdb.generators.measure.cuda import session
     from gemmdb.generators.measure.cuda.artifacts import required
 
-    aten = session.load(problem, ATEN, PROTOCOL)
-    assert aten.status is Status.OK, (problem.text, aten)
     for config in OF_BLOCKS:
         assert [artifact.build(90).failure for artifact in required(problem, config)] == [""]
-        loaded = session.load(problem, config, PROTOCOL)
-        assert loaded.status is Status.OK, (problem.text, loaded, aten)
-        assert all(0 < sample < 1e5 for sample in session.time_round(problem, [config], PROTOCOL, 2)[config])
+    measure(problem, OF_BLOCKS)
 
 
 def test_the_matrix_units_own_accumulator_is_a_fast_accumulation(kit: Any) -> None:
@@ -249,17 +243,12 @@ def test_a_linear_that_quantises_its_activation(kit: Any, kernel: str) -> None:
 
 @pytest.mark.parametrize(("config", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
 def test_all_are_measured(config: Config, problem: Problem) -> None:
-    """The generator's way: the code is generated as in the compile pool, loaded, checked, captured and timed."""
-    from gemmdb.generators.measure.cuda import session
+    """The code is generated as in the compile pool, loaded, checked, captured and timed."""
     from gemmdb.generators.measure.cuda.artifacts import required
 
     major, minor = torch.cuda.get_device_capability()
     assert [artifact.build(10 * major + minor).failure for artifact in required(problem, config)] == [""]
-    aten = session.load(problem, ATEN, PROTOCOL)
-    assert aten.status is Status.OK, (problem.text, aten)
-    loaded = session.load(problem, config, PROTOCOL)
-    assert loaded.status is Status.OK, (problem.text, loaded, aten)
-    assert all(0 < sample < 1e5 for sample in session.time_round(problem, [config], PROTOCOL, 2)[config])
+    measure(problem, [config])
 
 
 def test_a_build_measures_aten_and_templates(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,9 @@ ALGORITHM = {
 }  # fmt: skip
 """The attributes of an algorithm of cuBLASLt on Hopper: what a test does not name."""
 
+PROTOCOL = Protocol("graph", "cold", 10, 25, version=3)
+"""How a build measures."""
+
 alone = "PYTEST_XDIST_WORKER" not in os.environ
 """No other process of this test run uses the GPU."""
 
@@ -67,6 +70,49 @@ def make(kernel: str, **changes: str | int) -> Config:
 def algorithm(**changes: int) -> Config:
     """An algorithm of cuBLASLt, with these attributes changed."""
     return Config.of("cublaslt", "matmul", **{**ALGORITHM, **changes})
+
+
+def legal(config: Config, problem: Problem) -> bool:
+    """Whether a config can run a problem on this GPU."""
+    from gemmdb.devices import detect
+
+    device = detect.cuda()
+    assert device is not None
+    return config.rejection(problem, device) is None
+
+
+def measure(problem: Problem, configs: Sequence[Config], protocol: Protocol = PROTOCOL, rounds: int = 2) -> None:
+    """Measure ATen and the configs as a build does: load each, check it against float64, and time it."""
+    from gemmdb.generators.measure.cuda import session
+
+    aten = session.load(problem, ATEN, protocol)
+    assert aten.status is Status.OK, (problem.text, aten)
+    for config in configs:
+        loaded = session.load(problem, config, protocol)
+        assert loaded.status is Status.OK, (problem.text, config.text, loaded, aten)
+    timed = session.time_round(problem, configs, protocol, rounds)
+    assert set(timed) == {ATEN, *configs}
+    assert all(0 < sample < 1e5 for samples in timed.values() for sample in samples)
+
+
+def measure_forms(problem: Problem, forms: Sequence[Config], least: int = 2) -> None:
+    """Measure those that are legal, which are at `least` so many."""
+    tried = [config for config in forms if legal(config, problem)]
+    assert len(tried) >= least
+    measure(problem, tried)
+
+
+def served_as_one_choice(config: Config, problem: Problem) -> str:
+    """Compile a problem with a config, which must be all that serves it. Returns the code. Skips the test where the
+    config is not legal."""
+    import pytest
+
+    if not legal(config, problem):
+        pytest.skip("not legal here")
+    _, code = solved(problem, config)
+    assert served() == [config.text]
+    assert code.count("@triton_heuristics.template(") == (config.backend == "triton")
+    return code
 
 
 def anew() -> None:
