@@ -13,11 +13,12 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import gemmdb.inductor
 from gemmdb.inductor import force
 from gemmdb.inductor.match import int4, ops
 from gemmdb.kernels.config import ATEN
 from kit import inductor as helpers
-from kit.program_batch import ProgramBatch
+from kit.program_batch import ProgramBatch, by_rows, compiled
 
 
 def of_layer(layer: Any, x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -53,6 +54,27 @@ def replaced(program: Callable[..., Any], inputs: Sequence[Any]) -> Any:
     assert [node.target for node in graph.graph.nodes].count(ops.overload("int4_mm")) == 1
     close(graph(*inputs), program(*inputs))
     return found.groups
+
+
+def compiled_problems(layers: Sequence[Any], k: int) -> list[str]:
+    """The problems that the layers compile to, in their order, which ATen serves. Each gets an activation [m, k] of
+    bf16, and m counts from 8."""
+    rows = range(8, 8 + len(layers))
+    with torch.no_grad(), force(ATEN):
+        compiled(layers, [(torch.randn(m, k).bfloat16(),) for m in rows])
+    found = by_rows()
+    assert {config for _, config in found.values()} == {ATEN}
+    assert gemmdb.inductor.stats()["errors"] == []
+    return [found.pop(m)[0] for m in rows if m in found] + [text for text, _ in found.values()]
+
+
+def check_problems(layers: Sequence[Any], sizes: tuple[int, int], ends: Sequence[tuple[str, str]]) -> None:
+    """Each of the layers compiles to a mixed_mm with N and K of these `sizes`. `ends`: the dtype of its weight, and how
+    its text ends."""
+    n, k = sizes
+    for m, (text, (weight, end)) in enumerate(zip(compiled_problems(layers, k), ends, strict=True), 8):
+        assert text.startswith(f"mixed_mm m={m} n={n} k={k} a=bf16:row:8 b={weight}:col:16 out=bf16 bias=none ")
+        assert text.endswith(end)
 
 
 def lowered_to_aten(layers: Sequence[Any], xs: Sequence[Any], calls: Sequence[tuple[Any, ...]]) -> None:

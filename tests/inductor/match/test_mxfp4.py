@@ -4,12 +4,8 @@ weights."""
 import functools
 
 import torch
-from kit import program_batch
-from kit.dequantised import lowered_to_aten
+from kit.dequantised import check_problems, compiled_problems, lowered_to_aten
 from torch import nn
-
-import gemmdb.inductor
-from gemmdb.inductor import force
 
 N, K, G = 64, 256, 32
 VALUES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
@@ -69,27 +65,14 @@ class Layer(nn.Module):
         return nn.functional.linear(x, self.weight(self.w, self.s))
 
 
-def test_programs_compile_to_these_problems(kit):
+def test_programs_compile_to_these_problems():
     layers = [Layer(weight) for weight in FOUND.values()]
-    with torch.no_grad(), force(kit.ATEN):
-        program_batch.compiled(layers, [(torch.randn(m, K).bfloat16(),) for m, _ in enumerate(layers, 8)])
-    found = program_batch.by_rows(gemmdb.inductor.stats())
-    for m, _ in enumerate(FOUND, 8):
-        text, config = found.pop(m)
-        assert text.startswith(f"mixed_mm m={m} n={N} k={K} a=bf16:row:8 b=fp4_e2m1:col:16 out=bf16 bias=none ")
-        assert text.endswith(f" group={G} zeros=none packing=mxfp4")
-        assert config == kit.ATEN
-    assert found == {}
-    assert gemmdb.inductor.stats()["errors"] == []
+    check_problems(layers, (N, K), [("fp4_e2m1", f" group={G} zeros=none packing=mxfp4")] * len(layers))
 
 
-def test_weights_that_are_others_are_bf16_products(kit):
-    layers = [Layer(weight) for weight in UNLIKE.values()]
-    with torch.no_grad(), force(kit.ATEN):
-        program_batch.compiled(layers, [(torch.randn(m, K).bfloat16(),) for m, _ in enumerate(layers, 8)])
-    found = program_batch.by_rows(gemmdb.inductor.stats())
-    assert len(found) == len(UNLIKE)
-    assert {text.partition(" ")[0] for text, _ in found.values()} == {"mm"}
+def test_weights_that_are_others_are_bf16_gemms():
+    found = compiled_problems([Layer(weight) for weight in UNLIKE.values()], K)
+    assert [text.partition(" ")[0] for text in found] == ["mm"] * len(UNLIKE)
 
 
 def test_weights_are_dequantised_where_no_kernel_multiplies_them():
