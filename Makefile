@@ -7,7 +7,7 @@ TORCH ?= $(LOCKED_TORCH)
 CONSTRAINTS ?= $(if $(filter $(LOCKED_TORCH),$(TORCH)),constraints.txt)
 INSTALL = $(BIN)/python -m pip install --quiet --no-compile $(addprefix --constraint ,$(CONSTRAINTS))
 BIN := $(VENV)/bin
-# Tests start hundreds of processes. Each would compile gemmdb and the tests anew.
+# Tests start hundreds of processes. Each would compile gemmdb and the tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow check docs site matrix packages programs lock release clean
@@ -16,11 +16,11 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed  ## record a model's GEMMs, build a table for this CPU, compile against it, compare
 	$(BIN)/gemmdb demo --folder .demo
 
-test: $(VENV)/.installed  ## the tests, divided among the cores, then those of time alone; ARGS are pytest's
+test: $(VENV)/.installed  ## the tests, divided among the cores, then those with a time limit one by one; ARGS are pytest's
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not timed and not slow' $(ARGS)
 	$(BIN)/python -m pytest -m 'timed and not slow' $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS choose none
 
-test-slow: $(VENV)/.installed  ## the tests of whole ways: builds, searches, trials, jobs, examples, and after `make packages` all programs
+test-slow: $(VENV)/.installed  ## end-to-end tests: builds, searches, trials, jobs, examples, and after `make packages` all programs
 	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(ARGS)
 
 check: site  ## style, types, layers, and the site
@@ -62,7 +62,7 @@ programs: packages  ## tiny versions of benchmarks/programs, and what how-to pag
 	$(BIN)/python -m pytest -n auto --dist worksteal tests/benchmarks/test_programs_all.py \
 		tests/site/test_howto_packages.py $(ARGS)
 
-lock: $(VENV)/.installed  ## what CI installs, resolved anew: constraints.txt
+lock: $(VENV)/.installed  ## resolves what CI installs again: constraints.txt
 	$(BIN)/python -m tools.release lock
 
 release: $(VENV)/.installed  ## what is uploaded of COMMIT in dist, built twice, compared and installed; its bill of materials in sbom

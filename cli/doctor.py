@@ -40,7 +40,7 @@ TORCH_PROBE = """
 import torch
 gpus = torch.cuda.device_count()
 x = torch.ones(4, 4, device="cuda" if gpus else "cpu")
-assert float((x @ x)[0, 0]) == 4, "a 4x4 product of ones is wrong"
+assert float((x @ x)[0, 0]) == 4, "a 4x4 GEMM of ones is wrong"
 built_for = f"CUDA {torch.version.cuda}, {gpus} GPU(s)" if torch.version.cuda else "CPU only"
 print(f"{torch.__version__}, {built_for}")
 """

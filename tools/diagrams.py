@@ -36,13 +36,13 @@ def flow() -> Iterator[str]:
     yield text(20, 30, "Once per kind of device, offline", "title")
     yield from box(20, 46, 170, 70, "grey", "your program", "unchanged")
     yield from arrow(190, 80, 355, 80, "gemmdb record")
-    yield from box(355, 46, 190, 70, "amber", "workload.jsonl", "its matrix products", "code")
+    yield from box(355, 46, 190, 70, "amber", "workload.jsonl", "its GEMMs", "code")
     yield from arrow(545, 80, 700, 80, "gemmdb build")
     yield from box(700, 46, 270, 70, "green", "table.db", "every candidate's time and error", "code")
-    yield from arrow(835, 116, 835, 206, "asked at each compile", "")
+    yield from arrow(835, 116, 835, 206, "read at each compile", "")
     yield text(20, 186, "At every compile", "title")
-    yield from box(20, 206, 170, 90, "grey", "torch.compile", "finds the products of each graph", "code")
-    yield from arrow(190, 248, 700, 248, "one lookup for each product; nothing is timed", "middle")
+    yield from box(20, 206, 170, 90, "grey", "torch.compile", "finds the GEMMs of each graph", "code")
+    yield from arrow(190, 248, 700, 248, "one lookup for each GEMM", "middle")
     yield from box(
         700, 206, 270, 90, "blue", "lookup", "a kernel that beats ATen, and Inductor emits it; else what Inductor does"
     )
@@ -56,7 +56,7 @@ RUNG = {
         "measured sizes of the same family; only where it is certainly faster",
         "blue",
     ),
-    "epilogue": ("rows with another epilogue", "the same product; must gain 5%", "blue"),
+    "epilogue": ("rows with another epilogue", "the same GEMM; must gain 5%", "blue"),
     "sku": ("rows of another GPU of the arch", "timed first, or must gain 25%", "blue"),
     "model": ("the cost model", "must expect 25%; declines where live tuning can decide", "amber"),
 }

@@ -1,7 +1,7 @@
 """A prepared call of cuBLASLt for output code: one algorithm, fixed layouts, and fixed sizes or any number of rows.
 
 Everything constant is prepared at the first call, so that a call reads a few addresses and enters the library. If the
-library of this process cannot run the algorithm, torch's own function computes the same product.
+library of this process cannot run the algorithm, torch's own function runs the GEMM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_OPERATIONS = 64
 """The addresses of a bias and of scales that one call remembers. A program has a few; only one that moves them has
 more."""
 MAX_ROWS = 4096
-"""The numbers of rows that one call prepares. For more, torch computes the product."""
+"""The numbers of rows that one call prepares. For more, torch runs the GEMM."""
 ITEM_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "int8": 1, "int32": 4, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 Launch = Callable[..., Any]
@@ -113,7 +113,7 @@ class _Call:
         self.alive: list[object] = []
 
     def launch(self, a: Any, b: Any, out: Any, stream: int, workspace: Any = None, *extras: Any) -> None:
-        """Enqueue the product on a stream."""
+        """Enqueue the GEMM on a stream."""
         function = self.function or self._prepared()
         if function is None:
             self._with_torch(a, b, out, extras)
@@ -170,7 +170,7 @@ class _Call:
         return self.operations.setdefault(places, self.matmul.operation_with(places))
 
     def _with_torch(self, a: Any, b: Any, out: Any, extras: Sequence[Any]) -> None:
-        """Compute the product with torch's function, on the current stream."""
+        """Run the GEMM with torch's function, on the current stream."""
         shape, (a_offset, b_offset, *offsets) = self.shape, self.offsets
         batch = (shape.batch,) if out.dim() == 3 else ()
         call_torch(
@@ -185,7 +185,7 @@ class _Call:
 
 
 def call_torch(function: Launch, shape: Shape, a: Any, b: Any, extras: Sequence[Any], out: Any) -> None:
-    """Compute a shape's product with torch's function for it, into `out`. `extras`: in the shape's order."""
+    """Run a shape's GEMM with torch's function for it, into `out`. `extras`: in the shape's order."""
     if not shape.scales:
         function(*extras, a, b, out=out)
         return
@@ -198,7 +198,7 @@ def call_torch(function: Launch, shape: Shape, a: Any, b: Any, extras: Sequence[
 @functools.cache
 def _warn(reason: str) -> None:
     """Cached, so each reason is reported once."""
-    log.warning("gemmdb: ATen computes a product that was compiled for cuBLASLt: %s", reason)
+    log.warning("gemmdb: ATen runs a GEMM that was compiled for cuBLASLt: %s", reason)
 
 
 def _view(tensor: Any, matrix: Matrix, batch: tuple[int, ...], sizes: tuple[int, int], offset: int) -> Any:

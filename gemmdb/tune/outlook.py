@@ -7,7 +7,7 @@ from gemmdb.tune.plan import Plan
 
 CPU = (
     "it can gain in inference with constant weights (torch._inductor.config.freezing) and a bounded batch;"
-    " it cannot gain in training, or in products of two activations"
+    " it cannot gain in training, or in GEMMs of two activations"
 )
 GPU = (
     "it can gain in most GEMMs of compiled graphs, above all small, skinny and quantized ones;"

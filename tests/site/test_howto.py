@@ -28,7 +28,7 @@ EXPECTED = {
     "how-to/gpt-fast.md": "aten",
     "how-to/gptq-awq.md": "group=128 zeros=int4 packing=gptq",
     "how-to/inductor-directly.md": "{'aten': 1}",
-    "how-to/training.md": "5 products",
+    "how-to/training.md": "5 distinct GEMMs",
 }
 """What a page's program prints on a CPU without tables of its own."""
 RUN_HERE = ("how-to/aotinductor.md", "how-to/ci.md", "how-to/air-gapped.md", "how-to/cluster.md")

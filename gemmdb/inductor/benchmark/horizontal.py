@@ -194,7 +194,7 @@ def _event(member: Member[Decision], group: Group[Decision], hit: Hit, timed: Ti
     return replace(
         old, rung="near" if hit.rung == "exact" else hit.rung, config=hit.config.text, table=hit.table,
         expected_us=us, speedup=speedup, disturbed=False,
-        note=f"one kernel for {count} products", evidence={"horizontal": facts},
+        note=f"one kernel for {count} GEMMs", evidence={"horizontal": facts},
     )  # fmt: skip
 
 

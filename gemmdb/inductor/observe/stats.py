@@ -25,7 +25,7 @@ MAX_REASON = 150
 """Maximum length of a reason, in characters."""
 MAX_WORDS = 12
 """Most words of this program's command that a line to paste repeats."""
-HEADINGS = ("count", "outcome", "kernel", "one call", "over ATen", "product", "why")
+HEADINGS = ("count", "outcome", "kernel", "one call", "over ATen", "GEMM", "why")
 
 
 class Benchmarks:

@@ -69,7 +69,7 @@ def found():
 @pytest.mark.parametrize("name", ["plain", "fp8", "fp8 with biases", "int4"])
 def test_one_kernel_multiplies(answers, name):
     found = answers[name]
-    assert found["notes"] == ["one kernel for 2 products"] * 2
+    assert found["notes"] == ["one kernel for 2 GEMMs"] * 2
     assert not any("extern_kernels" in kernel for kernel in found["kernels"])
     assert sum("tem_" in kernel for kernel in found["kernels"]) == 1
 

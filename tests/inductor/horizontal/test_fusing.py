@@ -89,7 +89,7 @@ def test_layers_with_the_same_code_are_tried_once(seen):
         assert event.evidence["horizontal"] == {
             "products": 2, "us": 10.0, "apart_us": 15.0, "instead_of": "aten:default",
         }  # fmt: skip
-        assert event.note == "one kernel for 2 products"
+        assert event.note == "one kernel for 2 GEMMs"
 
 
 def test_an_answer_in_doubt_counts_as_aten(seen):
