@@ -15,7 +15,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import one_line
 
 Call = Callable[[int], None]
-"""Runs a product on the copy of its operands with that number."""
+"""Runs a GEMM on the copy of its operands with that number."""
 
 
 def compiled(

@@ -42,7 +42,7 @@ class Proposals:
 
     def match(self, problem: Problem) -> bool:
         """Whether the configs were tuned for a GEMM of this problem's weight, on any GPU. Of experts, the gate and the
-        product after it match: N is half of the columns of the first, and the depth of the second."""
+        GEMM after it match: N is half of the columns of the first, and the depth of the second."""
         name = self.name
         if name.experts is None:
             sizes = problem.n, problem.k

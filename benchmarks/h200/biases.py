@@ -1,4 +1,4 @@
-"""Print how much of its gain over ATen a config loses by a bias, from rows of one product with and without it.
+"""Print how much of its gain over ATen a config loses by a bias, from rows of one GEMM with and without it.
 
     python -m benchmarks.h200 biases [--fusion pointwise:math]
 

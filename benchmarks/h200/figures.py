@@ -51,7 +51,7 @@ class Running:
 
 
 def model(rows: int, weights: str) -> Task:
-    """Decode for `rows` sequences, or a prefill of 2,048 tokens if `rows` is 0. `weights`: spellings of the product."""
+    """Decode for `rows` sequences, or a prefill of 2,048 tokens if `rows` is 0. `weights`: spellings of the GEMM."""
     case = ("--rows", str(rows), "--prefill", "0") if rows else ("--rows=", "--prefill", "2048")
     name = f"models-{rows or 'prefill'}-{weights.partition(',')[0]}"
     # A prefill with int8 weights compiles CUTLASS kernels with the model's own epilogues.

@@ -3,10 +3,10 @@
     python -m benchmarks.h200 peers --out peers.jsonl [--table TABLE.db] [--number 40] [--seconds 180] [--gpus N]
         [--only STRATUM] [--drawn-from TABLE.db]
 
-One process compiles each product three times: `default`; `autotune`, which is `max-autotune-no-cudagraphs` as a user
+One process compiles each GEMM three times: `default`; `autotune`, which is `max-autotune-no-cudagraphs` as a user
 gets it; and `gemmdb`, strict with the table. Each result is checked against float64. Then the code that Inductor
 emitted is captured in CUDA graphs and timed interleaved, by the protocol of the tables: cold L2, rotating operands.
-`linear` is default mode on `linear(x, w.to(x.dtype)) * s`, a spelling of a bf16 weight-only product that Inductor's own
+`linear` is default mode on `linear(x, w.to(x.dtype)) * s`, a spelling of a bf16 weight-only GEMM that Inductor's own
 pattern matches; the other modes use a spelling that it does not match. `floor` is a streaming read of the weight, for
 problems that are compared with one.
 

@@ -32,14 +32,14 @@ READS = ((4096, 8, 8), (1024, 4, 4), (2048, 4, 4), (4096, 2, 8), (512, 8, 1))
 
 
 class Linear(torch.nn.Module):
-    """A weight-only product as models write it: `linear(x, w.to(x.dtype)) * s` of an activation with a batch."""
+    """A weight-only GEMM as models write it: `linear(x, w.to(x.dtype)) * s` of an activation with a batch."""
 
     def __init__(self, made: Operands) -> None:
         super().__init__()
         self.inputs = (made.a.unsqueeze(0), made.b.t(), made.scale)
 
     def forward(self, x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """The product [1, m, n] of [1, m, k] and a stored [n, k] weight."""
+        """The GEMM [1, m, n] of [1, m, k] and a stored [n, k] weight."""
         return torch.nn.functional.linear(x, weight.to(x.dtype)) * scale
 
 

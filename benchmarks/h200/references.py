@@ -1,9 +1,9 @@
-"""Time what ATen's product is compared with: default mode's code, beside kernels of ours that stand in for it.
+"""Time what ATen's GEMM is compared with: default mode's code, beside kernels of ours that stand in for it.
 
     python -m benchmarks.h200 references --out FILE.jsonl [--each 12] [--seconds 120]
 
-Builds time default mode's code where ATen's product is not the whole problem. Rows of before 2026-11-23 had kernels of
-ours before and after the product. FILE gets a line per problem: microseconds of both, with a cold cache. The problems
+Builds time default mode's code where ATen's GEMM is not the whole problem. Rows of before 2026-11-23 had kernels of
+ours before and after the GEMM. FILE gets a line per problem: microseconds of both, with a cold cache. The problems
 are a random sample of the shipped table, `--each` per op and epilogue.
 """
 
@@ -56,7 +56,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def sample(each: int) -> list[Problem]:
-    """The problems: `each` per op and epilogue, of those that have something around ATen's product."""
+    """The problems: `each` per op and epilogue, of those that have something around ATen's GEMM."""
     by_name: dict[str, list[Problem]] = defaultdict(list)
     with closing(Table.open(TABLE)) as table:
         for problem, _ in table.decided():

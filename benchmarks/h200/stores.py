@@ -2,7 +2,7 @@
 
     python -m benchmarks.h200 stores --out FILE
 
-ATen is its product and Inductor's kernel for the elementwise work after it, the others are tiles that compute both, as
+ATen is its GEMM and Inductor's kernel for the elementwise work after it, the others are tiles that compute both, as
 the code that Inductor emits. bf16, a weight by rows of K, cold cache. FILE (JSON) gets the versions and, for each size
 and class of epilogue, the median microseconds of one call by config.
 """

@@ -28,7 +28,7 @@ def of(
 
 
 def streamed(problem: Problem) -> bool:
-    """Whether the time of a product with a weight of 8 bits or more is compared with a streaming read of it."""
+    """Whether the time of a GEMM with a weight of 8 bits or more is compared with a streaming read of it."""
     return of("mixed_mm", most=16)(problem) and problem.n * problem.k >= FLOOR_BYTES
 
 

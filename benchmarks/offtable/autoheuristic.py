@@ -2,9 +2,9 @@
 
     python -m benchmarks.offtable autoheuristic --out benchmarks/results/offtable
 
-PyTorch has decision trees that were learned on an A100: for int8-weight products (`mixed_mm`, unused since that op was
+PyTorch has decision trees that were learned on an A100: for int8-weight GEMMs (`mixed_mm`, unused since that op was
 removed) and for the configs worth trying of mm. This tool imports them from the installed torch and compares them with
-the cost model over a grid of shapes. It adds the comparison with PyTorch's former rules for weight-only products (see
+the cost model over a grid of shapes. It adds the comparison with PyTorch's former rules for weight-only GEMMs (see
 `model`). Nothing is measured on either side: this is the agreement of heuristics, and what the *model* thinks of their
 differences.
 

@@ -90,7 +90,7 @@ def outcomes(lines: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
 
 def modelled(lines: Iterable[Mapping[str, Any]], most: float = math.inf) -> Iterator[tuple[str, float, float]]:
     """The first candidates of the cost model that were timed: op, expected and measured logarithm. `most`: the largest
-    expectation that counts. Of large fp8 products the model knows few kernels, all far slower than ATen. They are never
+    expectation that counts. Of large fp8 GEMMs the model knows few kernels, all far slower than ATen. They are never
     served, and what it expects of them is off by a factor of three."""
     for line in lines:
         one = line["model"]

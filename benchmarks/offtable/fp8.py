@@ -1,4 +1,4 @@
-"""Off the table, products of fp8: what does rung `near` answer for problems that no row is about? Runs on the CPU, in a
+"""Off the table, GEMMs of fp8: what does rung `near` answer for problems that no row is about? Runs on the CPU, in a
 minute.
 
     python -m benchmarks.offtable fp8 [FOLDER...] [--out FILE.json]

@@ -21,7 +21,7 @@ LEAST, MOST = 256, 20_000
 LARGEST, HEAVIEST = 2**38, 2**28
 """The largest M x N x K, which takes 0.8 ms in bf16, and the largest weight in elements."""
 INTEGER_ROWS = 17
-"""torch's int8 product on a GPU takes more than 16 rows."""
+"""torch's int8 GEMM on a GPU takes more than 16 rows."""
 
 
 def draw(count: int, seed: int) -> list[Problem]:

@@ -12,7 +12,7 @@ is taken where the model expects no gain. `served_default` does so by the gain t
 is the best of ATen and the model's first four, as live tuning would find it. All of it is repeated with trees that
 reorder the model's first eight.
 
-Then A100 picks are compared with PyTorch's former rules for weight-only products on the A100 (fp16 times int8). Nothing
+Then A100 picks are compared with PyTorch's former rules for weight-only GEMMs on the A100 (fp16 times int8). Nothing
 is measured on that side, so this tells only how far the two agree, and what the *model* thinks of the difference.
 """
 

@@ -30,7 +30,7 @@ WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.5, 0.25)
 MOST = 4
 LARGEST_GPU = "H200_SXM"
 PRECISIONS = {"bf16": "TST", "fp16": "HSH", "int8": "BII"}
-"""In nvMatmulHeuristics' letters. It does not know products with an int8 weight, so they are looked up with the dtype
+"""In nvMatmulHeuristics' letters. It does not know GEMMs with an int8 weight, so they are looked up with the dtype
 of their activations."""
 PRODUCTS = "torch._inductor.template_heuristics.triton", "torch._inductor.heuristics.template.triton"
 """The module of Inductor's lists in torch 2.11 to 2.13, and in later ones."""
@@ -143,7 +143,7 @@ def _nvidia(target: str) -> Any:
 
 def inductor(problem: Problem) -> list[Wanted]:
     """The configs of Inductor's Triton template that its default search tries for a problem, cut to its sizes. Empty
-    without torch, and for int8 weights, which Inductor casts before the product."""
+    without torch, and for int8 weights, which Inductor casts before the GEMM."""
     if problem.op == "mixed_mm":
         return []
     found = _inductor(problem.op == "int_mm")

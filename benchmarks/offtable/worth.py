@@ -1,4 +1,4 @@
-"""What live tuning expects to save, against what was measured: does it tune the products that repay it?
+"""What live tuning expects to save, against what was measured: does it tune the GEMMs that repay it?
 
     python -m benchmarks.offtable worth
 
@@ -24,7 +24,7 @@ from gemmdb.table.reader import Table
 
 TABLE = "sm90-nvidia-h200.db"
 LIMIT_US = 10.0
-"""What a product has to save per call of its graph to repay a second within 100,000 calls."""
+"""What a GEMM has to save per call of its graph to repay a second within 100,000 calls."""
 TIMES = (1, 4, 32)
 
 

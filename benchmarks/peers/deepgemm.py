@@ -22,7 +22,7 @@ def library() -> Any:
 
 
 def dense(case: Case) -> Made:
-    """A product of bf16, or of fp8 with scales of blocks."""
+    """A GEMM of bf16, or of fp8 with scales of blocks."""
     return each([_dense(case, made) for made in case.sets])
 
 

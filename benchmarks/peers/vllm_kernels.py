@@ -1,4 +1,4 @@
-"""vLLM's own CUDA library: Marlin, Machete, and CUTLASS products of fp8 and int8. Imports torch.
+"""vLLM's own CUDA library: Marlin, Machete, and CUTLASS GEMMs of fp8 and int8. Imports torch.
 
 The library is loaded without the package `vllm`, whose import needs a serving engine's dependencies. Weights are packed
 by the library's own operators, as vLLM's layers do after they load a model.
@@ -73,7 +73,7 @@ def _machete(made: Operands, weight: Weight) -> partial[torch.Tensor]:
 
 
 def scaled(case: Case) -> Made:
-    """CUTLASS products of fp8 or int8 with scales."""
+    """CUTLASS GEMMs of fp8 or int8 with scales."""
     case.multiple(n=16, k=16)
     return each([_scaled(case, made) for made in case.sets])
 
@@ -104,7 +104,7 @@ def _into(run: Any, out: torch.Tensor, *arguments: Any) -> torch.Tensor:
 
 
 def grouped(case: Case) -> Made:
-    """CUTLASS products of experts, fp8 with a scale per row and column."""
+    """CUTLASS GEMMs of experts, fp8 with a scale per row and column."""
     case.multiple(n=16, k=16)
     return each([_grouped(case, made) for made in case.sets])
 
@@ -117,7 +117,7 @@ def _grouped(case: Case, made: Operands) -> partial[torch.Tensor]:
     starts = torch.cat([made.offsets.new_zeros(1), made.offsets]).to(torch.int64)
     sizes = [torch.empty(groups, 3, dtype=torch.int32, device=device) for _ in range(2)]
     swap = problem.m <= SWAPPED_ROWS
-    # The first of two products of a layer would have gate and up in one: n is half of its columns.
+    # The first of two GEMMs of a layer would have gate and up in one: n is half of its columns.
     ops.get_cutlass_moe_mm_problem_sizes_from_expert_offsets(starts, *sizes, problem.n // 2, problem.k, swap)
     deep, wide = (torch.full((groups,), size, dtype=torch.int64, device=device) for size in (problem.k, problem.n))
     out = torch.empty(problem.m, problem.n, dtype=torch.bfloat16, device=device)

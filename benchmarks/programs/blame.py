@@ -1,4 +1,4 @@
-"""Which product makes a program slower with gemmdb than in default mode. Imports torch."""
+"""Which GEMM makes a program slower with gemmdb than in default mode. Imports torch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gemmdb.inductor.entry import active
 from gemmdb.kernels.config import ATEN
 
 SECONDS = 1.0
-"""Of timing, per product."""
+"""Of timing, per GEMM."""
 
 
 def suspects(products: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """The products that another kernel than ATen's solves; those that take the longest in all come first."""
+    """The GEMMs that another kernel than ATen's solves; those that take the longest in all come first."""
     found = [one for one in products if one["config"] != ATEN.text]
     return sorted(found, key=lambda one: -(one["expected_us"] or 0) * one["count"])[:most]
 
@@ -30,7 +30,7 @@ def losses(
     job: Job, program: Program, way: Way, built: Built, ours: Step, products: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """For each suspect, how many microseconds the program loses by its kernel: the median over the rounds between the
-    ends of its interval, of `ours` minus the same program with ATen for that product. Both have the same choices of
+    ends of its interval, of `ours` minus the same program with ATen for that GEMM. Both have the same choices of
     Inductor."""
     cache, found = way.inductor_cache(job.place), list[dict[str, Any]]()
     chosen = choices.known(cache)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.programs check [--programs GLOBS] [--device cpu]
 
-The tests do the same. A program fails if it does not compile, if gemmdb reports an error or sees no product, or if its
+The tests do the same. A program fails if it does not compile, if gemmdb reports an error or sees no GEMM, or if its
 outputs are farther from the reference than the program's tolerance and than twice those of default mode.
 """
 
@@ -84,7 +84,7 @@ def _products(way: Any) -> dict[str, Any]:
 
     stats = statistics_of(way)
     assert not stats["errors"], stats["errors"]
-    assert stats["products"] or stats["uncovered"], "gemmdb saw no product"
+    assert stats["products"] or stats["uncovered"], "gemmdb saw no GEMM"
     return {"rungs": stats["rungs"], "uncovered": stats["uncovered"]}
 
 

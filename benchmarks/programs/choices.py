@@ -1,9 +1,9 @@
-"""What Inductor itself chose by timing as it compiled a program: block sizes, and which products to pad.
+"""What Inductor itself chose by timing as it compiled a program: block sizes, and which GEMMs to pad.
 
 It times a few block sizes at the first run of an elementwise kernel or a reduction, and keeps the choice beside the
 source. The six softmaxes of a BERT took 24 us with one cache and 55 us with another, since other work disturbed these
-timings. It also times products whose rows do not start at multiples of 16 bytes with and without padding. So ways that
-have the same kernel or the same product are compared with the same choice.
+timings. It also times GEMMs whose rows do not start at multiples of 16 bytes with and without padding. So ways that
+have the same kernel or the same GEMM are compared with the same choice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def give(chosen: Mapping[str, str], cache: Path) -> None:
 
 
 def share_paddings(cache: Path, others: Sequence[Path]) -> list[Path]:
-    """Let the `others` pad the products that `cache` pads, if they asked about the same products. Returns those that
+    """Let the `others` pad the GEMMs that `cache` pads, if they asked about the same GEMMs. Returns those that
     had chosen otherwise; their compiled graphs are removed."""
     chosen = _paddings(cache)
     return [other for other in others if _padded_alike(other, chosen)]
@@ -68,8 +68,8 @@ def _padded_alike(other: Path, chosen: dict[str, bool]) -> bool:
 
 
 def _paddings(cache: Path) -> dict[str, bool]:
-    """Whether each product is padded, by Inductor's own key. Its file, `{"system": ..., "cache": {KEY: VALUE}}`, holds
-    times of products too."""
+    """Whether each GEMM is padded, by Inductor's own key. Its file, `{"system": ..., "cache": {KEY: VALUE}}`, holds
+    times of GEMMs too."""
     found = (json.loads(file.read_text())["cache"] for file in _timed(cache))
     return {key: value for entries in found for key, value in entries.items() if isinstance(value, bool)}
 

@@ -73,8 +73,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=450, help="begin no further program after that; default: 450")
     parser.add_argument("--timeout", type=float, default=240, help="seconds of one process; default: 240")
     parser.add_argument("--timing", type=float, default=3, help="seconds of timing per program; default: 3")
-    parser.add_argument("--blame", type=int, default=3, help="products to suspect where gemmdb is slower; default: 3")
-    parser.add_argument("--study", type=int, default=0, help="products to time also alone, for `states`; default: 0")
+    parser.add_argument("--blame", type=int, default=3, help="GEMMs to suspect where gemmdb is slower; default: 3")
+    parser.add_argument("--study", type=int, default=0, help="GEMMs to time also alone, for `states`; default: 0")
     parser.add_argument("--crowded", action="store_true", help="let what times kernels while it compiles not wait")
     parser.add_argument("--cold", action="store_true", help="only compile, with empty caches, and time nothing")
     parser.add_argument(

@@ -13,7 +13,7 @@ from benchmarks.programs.program import Built, Program
 
 NEEDS = ("transformers", "torchao")
 ROWS, MANY_ROWS = (1, 4, 16), (32, 64)
-"""Sequences of a decode step. On a GPU, products of int8 have at least 17 rows: default mode refuses fewer."""
+"""Sequences of a decode step. On a GPU, GEMMs of int8 have at least 17 rows: default mode refuses fewer."""
 HOPPER_OR_ADA = (8, 9)
 """The least compute capability with fp8 matrix units."""
 TUNED = ("int8wo-decode-1", "int8dyn-decode-32", "fp8wo-decode-1", "fp8dyn-decode-1")
@@ -83,7 +83,7 @@ def prefill(tokens: int, how: Scheme, size: str, device: str) -> Built:
     """The logits of the last of `tokens` tokens."""
     from benchmarks.programs.building import of_model
 
-    # A prefill has one row of logits, which is too few for products of int8.
+    # A prefill has one row of logits, which is too few for GEMMs of int8.
     model = _quantized(how, size, device, _of_a_block if how.config is int8_both else None)
     inputs = text(1, tokens, masked=True, use_cache=False, logits_to_keep=1)(model.config, size, device)
     return of_model(model, inputs, exact=False)

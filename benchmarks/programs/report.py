@@ -4,9 +4,9 @@
 
 One line per program: microseconds in default mode, the gains over default mode and max-autotune with their 95%
 intervals in one CUDA graph, the gain over default mode as users run it, without a graph, seconds of compiling (cold,
-and warm in brackets), products by rung, products that are uncovered, and errors. Of several lines of one program the
+and warm in brackets), GEMMs by rung, GEMMs that are uncovered, and errors. Of several lines of one program the
 last counts; if it lacks a way, the last one that has it. Lines of `measure --cold` only count for cold compiles, and
-come first there. Where gemmdb is slower, further lines name the products that cost the time. Tables of the gains by
+come first there. Where gemmdb is slower, further lines name the GEMMs that cost the time. Tables of the gains by
 class of programs follow, in one graph and as users run them, and the figures of the suite.
 """
 

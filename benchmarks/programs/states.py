@@ -2,7 +2,7 @@
 
     python -m benchmarks.programs states FILE.jsonl [--json]
 
-FILE is of `measure --study N`: for the N products of each program that take the longest with a kernel of gemmdb, it has
+FILE is of `measure --study N`: for the N GEMMs of each program that take the longest with a kernel of gemmdb, it has
 the microseconds that the program saves by that kernel, and what its code and default mode's code for the same piece of
 the graph take alone, in each state of the cache. The states: `cold` (all operands come from memory), `program` (what
 the graph has just computed is in the cache, as confirming does it), `hot` (all operands are in the cache). `table` is
@@ -28,7 +28,7 @@ CERTAIN = 0.5
 
 @dataclass(frozen=True)
 class Saving:
-    """One product of one program: microseconds per call that its kernel saves there, half the interval, and what each
+    """One GEMM of one program: microseconds per call that its kernel saves there, half the interval, and what each
     state predicts. `us`: what ATen takes, all operands from memory."""
 
     program: str
@@ -47,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Print a line per product, and the figures of each state."""
+    """Print a line per GEMM, and the figures of each state."""
     found = [saving for file in options.files for row in json_lines(file) for saving in savings(row)]
     if options.json:
         print(json.dumps(figures(found), indent=1))
@@ -64,7 +64,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def savings(row: dict[str, Any]) -> Iterator[Saving]:
-    """The products of a row that were timed in the program and alone."""
+    """The GEMMs of a row that were timed in the program and alone."""
     for one in row.get("study", ()):
         if not one.get("alone"):
             continue

@@ -32,7 +32,7 @@ Alone = dict[str, tuple[float, float]]
 def of(
     job: Job, program: Program, way: Way, built: Built, ours: Step, products: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The products of `blame.losses`, each with its times alone."""
+    """The GEMMs of `blame.losses`, each with its times alone."""
     lost = blame.losses(replace(job, blame=job.study), program, way, built, ours, products)
     wanted = {one["problem"] for one in lost}
     alone = _alone(job, program, way, built, wanted)

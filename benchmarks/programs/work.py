@@ -22,8 +22,8 @@ from benchmarks.programs.ways import Way
 @dataclass(frozen=True)
 class Job:
     """One program on one device. `ways`: their names; a cold compile has one. `folder`: where the caches are. `lock`:
-    that of the GPU. `seconds`: of timing. `blame`: the most products that are suspected if gemmdb is slower.
-    `study`: the most products whose saving is compared with what their kernels save alone. `crowded`: what measures
+    that of the GPU. `seconds`: of timing. `blame`: the most GEMMs that are suspected if gemmdb is slower.
+    `study`: the most GEMMs whose saving is compared with what their kernels save alone. `crowded`: what measures
     while it compiles does not wait for its turn. `source`: the file of the program, if it is not of the suite."""
 
     program: str

@@ -2,8 +2,8 @@
 
     python -m benchmarks.stress building [--processes 8] [--pause 0] [--out benchmarks/results/load/building.jsonl]
 
-A build of a few products for this CPU measures in processes of its own. Meanwhile each of the others, forked from one
-that imported torch, compiles a model of one of these products again and again, each time from nothing, and once more
+A build of a few GEMMs for this CPU measures in processes of its own. Meanwhile each of the others, forked from one
+that imported torch, compiles a model of one of these GEMMs again and again, each time from nothing, and once more
 when the build has ended. A process fails if a result is not what eager computes, if gemmdb reports an error, or if its
 last compile does not get what the table picks in the end. `compiles`: of all processes, by the rung that answered while
 the build went on (`aten`: no row yet). `missing`, `more`, `untimed` and `given_up` compare the rows, as in `kills`. The
@@ -38,11 +38,11 @@ from gemmdb.table.writer import Store
 
 _context = multiprocessing.get_context("fork")
 SIZE = 64
-"""N and K of all products."""
+"""N and K of all GEMMs."""
 
 
 def product(m: int) -> Problem:
-    """The product of a model with `m` rows."""
+    """The GEMM of a model with `m` rows."""
     return Problem.gemm("mm", m=m, n=SIZE, k=SIZE, dtype="fp32", constant_weight=True)
 
 
@@ -67,7 +67,7 @@ def compile_while(path: Path, m: int, stop: Any, pause_s: float) -> list[str]:
 
 
 def _compile(m: int) -> dict[str, Any]:
-    """What `stats()` says of the product of one compile."""
+    """What `stats()` says of the GEMM of one compile."""
     import torch
 
     import gemmdb.inductor
@@ -129,7 +129,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--pause", type=float, default=0.0, metavar="S", help="between the compiles of a process")
-    parser.add_argument("--rows", type=int, nargs="+", default=list(kills.SIZES), help="M of each product")
+    parser.add_argument("--rows", type=int, nargs="+", default=list(kills.SIZES), help="M of each GEMM")
     parser.add_argument("--out", type=Path, default=OUT / "building.jsonl", help="the file of results")
 
 

@@ -2,16 +2,16 @@
 
     python -m benchmarks.stress compiles [--processes 64] [--out benchmarks/results/load/compiles.jsonl]
 
-Each process is forked from one that imported torch, and compiles a model of two products with constant weights for this
-CPU, each with another number of rows. The table has invented rows for all of these products, and names the packed
-kernel for each. A process fails unless what it computes is what eager computes, and the table serves both products. The
+Each process is forked from one that imported torch, and compiles a model of two GEMMs with constant weights for this
+CPU, each with another number of rows. The table has invented rows for all of these GEMMs, and names the packed
+kernel for each. A process fails unless what it computes is what eager computes, and the table serves both GEMMs. The
 code is compiled anew; only Inductor's headers are there already. Eight C++ compilers run at a time, since each takes up
 to 400 MiB; the others wait. `compile_s`: the first call of the compiled model. `lookup_ms`: the part of it that opens
 the table and asks it. `memory_mib`: of all processes together, pages that several share counted once. `errors`: how
 many processes failed. The result is one line of JSON per run.
 
 While a process asks which vector instructions the CPU has, it holds a lock of torch, and all others wait for it. A wait
-of 600 s, torch's limit, ends in an error: then gemmdb leaves that product to ATen. Here they wait for an hour.
+of 600 s, torch's limit, ends in an error: then gemmdb leaves that GEMM to ATen. Here they wait for an hour.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BOUND = 1e-5
 
 
 def make(path: Path, most: int) -> None:
-    """A table that names the packed kernel for the products of each model with up to so many rows."""
+    """A table that names the packed kernel for the GEMMs of each model with up to so many rows."""
     with Store.open(path) as store:
         store.add(row for m in range(1, most + 1) for n in SIZES for row in _rows(m, n))
         store.refresh()
@@ -67,7 +67,7 @@ def _rows(m: int, n: int) -> Iterator[Measurement]:
 
 def compile_one(path: Path, first: int, number: int) -> list[float]:
     """Compile the model with `first + number` rows. The seconds of the compile and of its lookups, and the process's
-    share of memory in MiB. Raises AssertionError for a wrong result, or a product that the table does not serve."""
+    share of memory in MiB. Raises AssertionError for a wrong result, or a GEMM that the table does not serve."""
     import torch
 
     import gemmdb.inductor

@@ -2,7 +2,7 @@
 
     python -m benchmarks.stress kills [--kills 120] [--seed 1]
 
-A build of a few products for this CPU runs in a process of its own. Again and again, after a random time, one of its
+A build of a few GEMMs for this CPU runs in a process of its own. Again and again, after a random time, one of its
 processes is killed: the build itself, the process that forks its workers, a worker, or a compiler. When the build is
 killed, all its processes must end within ten seconds, and the table must be sound; then the same command goes on. When
 a build comes to its end, it is run once more, for what was killed while it was timed. Then its rows are compared with
@@ -182,7 +182,7 @@ def run(campaign: Campaign, wanted: Contents, options: argparse.Namespace) -> No
 
 
 def problems() -> list[Problem]:
-    """A few small products with constant weights."""
+    """A few small GEMMs with constant weights."""
     return [Problem.gemm("mm", m=m, n=64, k=64, dtype="fp32", constant_weight=True) for m in SIZES]
 
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.stress writers [--processes 200] [--writes 5] [--out benchmarks/results/load/writers.json]
 
-Each process adds the measurements of a product and makes its verdict, as live tuning does, several times. The user's
+Each process adds the measurements of a GEMM and makes its verdict, as live tuning does, several times. The user's
 table does not exist before. Reports the seconds of one write, waiting for the turn included, and whether the table
 holds all rows and is sound at the end.
 """

@@ -4,7 +4,7 @@
 
 Each compile is a process of its own with an empty cache of Inductor. `default`: default mode, with an empty cache of
 Triton. `gemmdb`: the same with gemmdb, its answers from tables alone. `shipped`: as `gemmdb`, but Triton's cache has
-the kernels that products became in an earlier compile (`triton_tem_*`), and no others: this is what machine code that
+the kernels that GEMMs became in an earlier compile (`triton_tem_*`), and no others: this is what machine code that
 ships with gemmdb could save at most, since nothing is looked up, unpacked or checked. The three take turns.
 """
 
@@ -25,7 +25,7 @@ from benchmarks.torch.compile import KINDS, in_process
 
 WAYS = ("default", "gemmdb", "shipped")
 PRODUCTS = "triton_tem"
-"""How Inductor's names of the kernels of products begin."""
+"""How Inductor's names of the kernels of GEMMs begin."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def compiles(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, An
 
 
 def keep_products(made: Path, place: Path) -> int:
-    """Copy the kernels of products from one cache of Triton to another. Returns how many there are."""
+    """Copy the kernels of GEMMs from one cache of Triton to another. Returns how many there are."""
     kept = [folder for folder in made.iterdir() if any(folder.glob(f"{PRODUCTS}*"))] if made.exists() else []
     for folder in kept:
         shutil.copytree(folder, place / folder.name)

@@ -9,7 +9,7 @@ those of the first call of each graph, in seconds; `tuning` is the share of live
 seconds of timed calls on the GPU. A second process compiles the same graphs with the table that the first one left:
 everything must be an exact hit. Then the generator searches the same problems (effort `quick`: our own kernels).
 `share` is the best known time of a problem, from either, over the time of what live tuning served, each relative to the
-ATen that was interleaved with it. `--wait 30` lets each product take as long as it needs, and `spent` says what it
+ATen that was interleaved with it. `--wait 30` lets each GEMM take as long as it needs, and `spent` says what it
 waits for. On a CPU, where the default leaves misses alone, live tuning is asked for by name,
 and the weights are constants.
 """
@@ -44,7 +44,7 @@ def child(device: str, wait: float | None) -> dict[str, Any]:
     if wait is not None:
         limits.FIRST_S = limits.FURTHER_S = wait
     torch.manual_seed(0)
-    # Some of the products may have measured neighbours, and some may not be worth it.
+    # Some of the GEMMs may have measured neighbours, and some may not be worth it.
     policy = gemmdb.Policy(near=False, live_calls=10**9, live_s=0.0 if wait is None else 59.0)
     gemmdb.inductor.enable(on_miss=None if device == "cuda" else "live", policy=policy)
     found: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The graphs that `live` compiles: products of sizes that no table has."""
+"""The graphs that `live` compiles: GEMMs of sizes that no table has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 # (op, M, N, K). The rows of the last weight on a GPU do not start at multiples of 16 bytes, so the cost model does not
-# cover it. The graphs are the first product, the second product, and the others.
+# cover it. The graphs are the first GEMM, the second GEMM, and the others.
 GPU = (
     ("mm", 7, 5000, 3000), ("mixed_mm", 7, 5040, 3024), ("mm", 200, 3000, 5000), ("addmm", 13, 7000, 2600),
     ("addmm", 700, 2600, 7000), ("int_mm", 24, 5040, 3024), ("int_mm", 300, 3024, 5040), ("mixed_mm", 24, 3536, 9008),
@@ -19,7 +19,7 @@ CPU = (("mm", 8, 1000, 1200), ("mm", 24, 1000, 1200), ("mm", 1, 600, 800), ("mm"
 
 
 class Product(nn.Module):
-    """One product of [M, K] and [N, K] transposed, of an op; on a CPU in fp32, on a GPU in bf16 or int8."""
+    """One GEMM of [M, K] and [N, K] transposed, of an op; on a CPU in fp32, on a GPU in bf16 or int8."""
 
     def __init__(self, op: str, n: int, k: int, device: str) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class Product(nn.Module):
 
 
 class Graph(nn.Module):
-    """Independent products in one graph."""
+    """Independent GEMMs in one graph."""
 
     def __init__(self, products: Sequence[Product]) -> None:
         super().__init__()
         self.products = nn.ModuleList(products)
 
     def forward(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """One product of each input."""
+        """One GEMM of each input."""
         return [product(x) for product, x in zip(self.products, inputs, strict=True)]
 
 

@@ -63,7 +63,7 @@ class ScaledAfter(nn.Module):
 
 
 class ScaledBefore(ScaledAfter):
-    """The same product with the weight scaled first, which Inductor's slow weight-only kernel does not match."""
+    """The same GEMM with the weight scaled first, which Inductor's slow weight-only kernel does not match."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype) * self.scale[:, None])

@@ -1,8 +1,8 @@
-"""Compile products with a table and time what comes out, with Inductor's default and the kernel by itself.
+"""Compile GEMMs with a table and time what comes out, with Inductor's default and the kernel by itself.
 
     python -m benchmarks.torch lowering --table TABLE.db --out RESULT.json [--samples 25] [--seconds 150]
 
-Each product is compiled in strict mode (`on_miss="error"`) and in default mode, checked against float64, and timed by
+Each GEMM is compiled in strict mode (`on_miss="error"`) and in default mode, checked against float64, and timed by
 the protocol of the tables: CUDA graphs of ten calls with a cold L2, on rotating operands, interleaved. `kernel` is the
 table's config rendered by the generator, `reference` is ATen, to which its ratios are relative. Memory is what one call
 takes besides its operands; `fresh_s` is the time of the first call with an empty cache.

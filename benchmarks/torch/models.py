@@ -6,9 +6,9 @@
 
 A step of each variant is captured in one CUDA graph, so no launch is waited for, and the graphs are replayed in turn.
 Layers are compiled one by one and share their code, so each variant compiles one layer and the head. Max-autotune and
-default mode have the int8 product in two spellings; the faster one is their result. gemmdb answers from the shipped
+default mode have the int8 GEMM in two spellings; the faster one is their result. gemmdb answers from the shipped
 table (or GEMMDB_TABLES) and tunes nothing; answers that nobody has measured are timed beside ATen first. A line says
-which rung answered each product. Appends one JSON line per number of rows.
+which rung answered each GEMM. Appends one JSON line per number of rows.
 
 The limit of a decode step is the time in which its weights, scales and cache are read once at `--bandwidth`. `--trace`
 adds, by the profiler, how long each kernel takes and how long the GPU is idle between kernels.
@@ -30,7 +30,7 @@ from gemmdb.table.stats import interval
 
 PEERS = ("default", "max-autotune", "gemmdb-invariant")
 KINDS = {"bf16": ("bf16",), "int8": ("int8", "int8-before")}
-"""The spellings of the product that each kind of weights has."""
+"""The spellings of the GEMM that each kind of weights has."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,8 @@
 TABLE holds rows of one NVIDIA GPU; default: the shipped H200 table. The problems are drawn from it, always the same.
 Each is held out: the rung never uses the rows of the problem itself. `first` is the first answer of a process to a
 problem after another table was read: every record is read and decoded again. `again` is the same with the records in
-memory, as the second product of a kind finds them. `repeated` is the second answer to the same question, which a
-compile asks of a product several times, and `best_kernel` what horizontal fusion asks after that. `read` is the part
+memory, as the second GEMM of a kind finds them. `repeated` is the second answer to the same question, which a
+compile asks of a GEMM several times, and `best_kernel` what horizontal fusion asks after that. `read` is the part
 of `first` that reads and decodes the records of all neighbours. `exact` looks up the same problems by their verdicts.
 Times are milliseconds of CPU time, keys included. Other programs on the machine only add to them, so each problem
 counts with the fastest of five rounds. The problems depend on the content of the table: only the figures of a table

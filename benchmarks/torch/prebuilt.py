@@ -1,8 +1,8 @@
-"""Compile products whose answer is a CUTLASS kernel from the archive, without nvcc: seconds over default mode, errors.
+"""Compile GEMMs whose answer is a CUTLASS kernel from the archive, without nvcc: seconds over default mode, errors.
 
     python -m benchmarks.torch prebuilt --out RESULT.json [--products 20] [--repeats 3] [--seed 1]
 
-The products are a random sample of those of the shipped tables whose verdict is a CUTLASS kernel. Each is compiled with
+The GEMMs are a random sample of those of the shipped tables whose verdict is a CUTLASS kernel. Each is compiled with
 empty caches, in default mode and with gemmdb in turn, in a process without nvcc on its path and without CUTLASS's
 headers. The output is compared with a reference of higher precision.
 """
@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Measure the products one by one, and write after each."""
+    """Measure the GEMMs one by one, and write after each."""
     os.environ["PATH"] = os.pathsep.join(folder for folder in os.get_exec_path() if not Path(folder, "nvcc").exists())
     for name in ("CUDA_HOME", "CUDACXX"):
         os.environ.pop(name, None)
@@ -111,7 +111,7 @@ def measured(problem: Problem, repeats: int) -> dict[str, Any]:
 
 
 def first_call(product: Any, how: dict[str, Any]) -> tuple[float, Any]:
-    """Seconds of the first call of a compiled product with empty caches, and its output."""
+    """Seconds of the first call of a compiled GEMM with empty caches, and its output."""
     import torch
     from torch._inductor.utils import fresh_cache
 

@@ -1,4 +1,4 @@
-"""The work of `lowering`: compile one product with a table and in default mode, check both, and time what comes out."""
+"""The work of `lowering`: compile one GEMM with a table and in default mode, check both, and time what comes out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COPIED_BYTES = 2**30
 
 
 def compiled(problem: Problem, made: Any, **how: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The compiled product, and the facts of its first call."""
+    """The compiled GEMM, and the facts of its first call."""
     from torch._inductor.utils import run_and_get_code
 
     gemmdb.inductor.reset_stats()
@@ -51,7 +51,7 @@ def compiled(problem: Problem, made: Any, **how: Any) -> tuple[Callable[..., Any
 
 
 def on_copies(run: Callable[..., Any], inputs: list[tuple[torch.Tensor, ...]]) -> Callable[[int], None]:
-    """The compiled product as a call on the operands of a number."""
+    """The compiled GEMM as a call on the operands of a number."""
 
     def call(index: int) -> None:
         run(*inputs[index])

@@ -136,7 +136,7 @@ def test_what_other_programs_disturbed_is_measured_again_on_an_idle_machine() ->
     ("ATen (measured best)", Act.NOTHING), ("ATen (predicted best)", Act.CHECK),
 ])  # fmt: skip
 def test_what_is_advised_is_of_the_outcomes_that_it_prints(outcome: str, act: Act) -> None:
-    """A product of a comparison has no evidence: whether a compile timed ATen is known from its outcome alone."""
+    """A GEMM of a comparison has no evidence: whether a compile timed ATen is known from its outcome alone."""
     found = compared(1.0, {**ATEN, "outcome": outcome})
     assert [one.act for one in steps(found, Path("model.py"), 50)] == [act]
 

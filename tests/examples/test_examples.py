@@ -42,7 +42,7 @@ def run(tmp_path: Path, vector_units: None):
 
 
 def products(lines: list[str]) -> list[tuple[str, Config, Problem]]:
-    """The products that an example printed: rung, config, problem."""
+    """The GEMMs that an example printed: rung, config, problem."""
     found = [match.groups() for line in lines if (match := PRODUCT.fullmatch(line))]
     assert {rung for rung, *_ in found} <= {*RUNGS, *MISSES}
     return [(rung, Config.parse(config), Problem.parse(problem)) for rung, config, problem in found]

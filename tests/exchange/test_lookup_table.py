@@ -80,7 +80,7 @@ PROBLEMS = {
 @pytest.fixture
 def choices(monkeypatch):
     """Torch's own reader of the table, for a machine with an H200: `choices(problem, entries)` is what it limits the
-    search of a product to."""
+    search of a GEMM to."""
     torch = pytest.importorskip("torch")
     from torch._inductor import config
     from torch._inductor.graph import GraphLowering

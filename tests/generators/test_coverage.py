@@ -120,7 +120,7 @@ def test_a_symbolic_size_is_asked_as_a_range(lab):
 
 
 def test_a_miss_that_no_build_can_change_has_its_reason(lab):
-    """What a build would leave out: a range that holds a size too long to measure, and products that only ATen has."""
+    """What a build would leave out: a range that holds a size too long to measure, and GEMMs that only ATen has."""
     large, plain = lab.problem(m=24, n=4096, k=4096), replace(lab.problem(m=7), constant=False)
     moving = (("m", 2, None),)
     entries = (
@@ -180,7 +180,7 @@ def test_a_range_is_weighted_by_the_sizes_of_its_calls(lab):
 
 
 def test_a_product_of_two_activations_is_not_told_to_freeze(lab):
-    """The decoder was frozen already: its products of two activations have no weight that can be a constant."""
+    """The decoder was frozen already: its GEMMs of two activations have no weight that can be a constant."""
     plain = replace(lab.problem(m=8), constant=False)
     moving = Entry(plain, 1, 9, lab.cpu.text, (("m", 2, 128), ("n", 2, 128)))
     computed = Entry(replace(plain, m=9), 1, 9, lab.cpu.text, computed=True)

@@ -53,7 +53,7 @@ def cublaslt() -> None:
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing enabled, nothing cached, no graph, no trial and no numerics from an earlier test. Nothing is confirmed
     unless the test says so. Inductor pads nothing: it would decide that by a benchmark, before our passes see the
-    product."""
+    GEMM."""
     import torch
     import torch._inductor.config as inductor
 

@@ -72,7 +72,7 @@ def process(program: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
 
 @functools.cache
 def lame() -> str:
-    """What becomes of a package of one plain product that was made without gemmdb, empty when it runs."""
+    """What becomes of a package of one plain GEMM that was made without gemmdb, empty when it runs."""
     with tempfile.TemporaryDirectory() as folder:
         package, inputs, outputs = (Path(folder, name) for name in ("control.pt2", "x.pt", "y.pt"))
         for program, arguments in ((CONTROL, (package, inputs)), (LOADED, (package, inputs, outputs, 0))):
@@ -83,7 +83,7 @@ def lame() -> str:
 
 
 def package(model: Any, inputs: Sequence[Any], config: Config, path: Path, **how: Any) -> Path:
-    """The model packaged with all its products taking `config`."""
+    """The model packaged with all its GEMMs taking `config`."""
     with torch.no_grad(), gemmdb.inductor.force(config):
         exported = torch.export.export(model.eval(), tuple(inputs), **how)
         return Path(torch._inductor.aoti_compile_and_package(exported, package_path=str(path)))
@@ -244,8 +244,8 @@ def test_a_kernel_that_is_compiled_in_advance_is_linked(
 
 
 class Linear(torch.nn.Module):
-    """A linear with a bias, and a product of a view. The view is of a computed weight: torch 2.11 folds a view of a
-    parameter into memory that is too small, and then ATen's products end the process, too."""
+    """A linear with a bias, and a GEMM of a view. The view is of a computed weight: torch 2.11 folds a view of a
+    parameter into memory that is too small, and then ATen's GEMMs end the process, too."""
 
     def __init__(self, rand: Callable[..., Any]) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ def test_kernels_of_one_order_give_the_same_bits(kit: Any, make: Callable[..., C
 
 
 def program() -> tuple[Callable[..., Any], Callable[[int], Any]]:
-    """A product alone, one with an epilogue, one with a bias, and one with a long K; and its input by the number of
+    """A GEMM alone, one with an epilogue, one with a bias, and one with a long K; and its input by the number of
     rows."""
     torch.manual_seed(0)
     sizes = (1024, 776), (6144, 776), (1024,), (4096, 14336)

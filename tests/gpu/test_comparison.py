@@ -34,7 +34,7 @@ def test_a_model_with_and_without_a_kernel(kit: Any, make: Any, tmp_path: Path, 
 
 
 def test_the_gemm_that_got_slower_is_named(kit: Any, make: Any) -> None:
-    # One warp of tiny tiles, against cuBLAS on a large product.
+    # One warp of tiny tiles, against cuBLAS on a large GEMM.
     bad = make("tile", block_m=16, block_n=16, block_k=16, warps=1, stages=1)
     large, small = kit.rand(2048, 2048), kit.rand(2048, 64)
 

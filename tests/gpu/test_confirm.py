@@ -69,7 +69,7 @@ def compiled(clean, kit, tmp_path, monkeypatch):
 
 
 def steady(kit, *products):
-    """Skip the test if what others do on the GPU disturbed the times that these products are decided by."""
+    """Skip the test if what others do on the GPU disturbed the times that these GEMMs are decided by."""
     disturbed = [product["note"] for product in products if "its times vary too much" in product["note"]]
     if disturbed and not kit.alone:
         pytest.skip(f"other tests use the GPU: {disturbed[0]}")
@@ -201,7 +201,7 @@ def test_out_of_memory_serves_what_is_served_without(kit, compiled, monkeypatch)
 
 @pytest.mark.timed
 def test_confirming_takes_little_time(kit, compiled, monkeypatch):
-    """Eight different products, within the three seconds that they may take by default."""
+    """Eight different GEMMs, within the three seconds that they may take by default."""
     sizes = (512, 1024, 1536, 2048, 2560, 3072, 3584, 4096)
     made = [weights(2048, n) for n in sizes]
     seconds = []

@@ -1,4 +1,4 @@
-"""1 x 1 convolutions of images that are stored channels last: products, where Inductor makes them that."""
+"""1 x 1 convolutions of images that are stored channels last: GEMMs, where Inductor makes them that."""
 
 from typing import Any
 

@@ -49,7 +49,7 @@ def split(problem: Problem) -> Config:
 
 
 def each(choose: Callable[[Problem], Config], *names: str) -> Callable[[Problem], Config]:
-    """A choice for each product of a program, whatever is fused with it: `choose`, or `plain` for ops other than
+    """A choice for each GEMM of a program, whatever is fused with it: `choose`, or `plain` for ops other than
     `names`."""
 
     def chosen(problem: Problem) -> Config:
@@ -104,7 +104,7 @@ def ready(model: Callable[..., Any], *inputs: Any, config: Config, **how: Any) -
 
 
 def called() -> bool:
-    """Whether every product so far is a call of cuBLASLt. Prints those that are not."""
+    """Whether every GEMM so far is a call of cuBLASLt. Prints those that are not."""
     others = [one for one in gemmdb.inductor.stats()["products"] if one["backend"] != "cublaslt"]
     print(*others, *gemmdb.inductor.stats()["errors"], sep="\n")
     return bool(served()) and not others

@@ -176,7 +176,7 @@ def test_a_call_that_the_library_refuses_later_is_aten(
 
 @pytest.fixture
 def confirmed(clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A function that compiles a model as a new process would, with the user's table alone. Returns its products."""
+    """A function that compiles a model as a new process would, with the user's table alone. Returns its GEMMs."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr("gemmdb.table.catalog.shipped_tables", lambda: tmp_path / "none")
     policy = Policy(on_miss="aten", confirm=True, confirm_s=60.0, near=False, sku=False, model=False, horizontal=False)

@@ -73,7 +73,7 @@ def test_the_workspace_is_never_larger_than_its_bound() -> None:
 
 
 def compiled(model: Callable[..., Any], *inputs: Any, config: Config) -> tuple[Any, str]:
-    """What the model returns at its third call when all its products take `config`, and the code that Inductor made."""
+    """What the model returns at its third call when all its GEMMs take `config`, and the code that Inductor made."""
     from torch._inductor.utils import run_and_get_code
 
     with gemmdb.inductor.force(config):

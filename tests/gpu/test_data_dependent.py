@@ -40,7 +40,7 @@ def masks(rows: int) -> Any:
 
 
 def masked(kit: Any, model: Callable[[Any], Any], sizes: Sequence[int] = CHOSEN) -> dict[str, Any]:
-    """The one product of `model` of the rows that a mask chooses, compiled once and right for each number of them."""
+    """The one GEMM of `model` of the rows that a mask chooses, compiled once and right for each number of them."""
     run = torch.compile(lambda x, which: model(x[which]), fullgraph=True)
     x = kit.rand(1024, 512)
     for m in (64, *sizes):

@@ -84,7 +84,7 @@ def rows_of(kind: str, path: Path, out: Path, **said: str) -> list[Measurement]:
 def test_its_log_is_imported(written: tuple[Path, str], tmp_path: Path) -> None:
     folder, cuda = written
     device = detect.native().sku
-    # torch 2.11's log does not say the op: both products are then taken for the one that the caller names.
+    # torch 2.11's log does not say the op: both GEMMs are then taken for the one that the caller names.
     said = {"device": device, "cuda": cuda, "dtype": "bf16", "op": "mm"}
     rows = rows_of("inductor-log", folder / "log.json", tmp_path / "a.db", **said)
     of_mm = [row for row in rows if row.problem == MM]

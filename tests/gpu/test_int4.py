@@ -133,7 +133,7 @@ def test_one_kernel_serves_any_number_of_rows(kit: Any) -> None:
 
 @pytest.mark.parametrize("start", [1, 8, 16])
 def test_a_weight_that_begins_anywhere(kit: Any, start: int) -> None:
-    """Our kernel reads words; where a weight of bytes begins between them, the product is ATen's."""
+    """Our kernel reads words; where a weight of bytes begins between them, the GEMM is ATen's."""
     memory = torch.randint(0, 256, (start + 136 * 256,), device="cuda", dtype=torch.uint8)
     scale, x = kit.rand(136, 4).abs() / 16, kit.rand(5, 512)
 

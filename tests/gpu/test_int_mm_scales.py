@@ -1,4 +1,4 @@
-"""An integer product with the scales of its rows and columns, as torchao writes it, on a GPU: one kernel stores the
+"""An integer GEMM with the scales of its rows and columns, as torchao writes it, on a GPU: one kernel stores the
 scaled product, and no int32 matrix reaches memory."""
 
 from collections.abc import Callable

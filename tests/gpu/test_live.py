@@ -14,7 +14,7 @@ from gemmdb.inductor.benchmark import tune as tuning
 
 @pytest.fixture
 def compile_live(clean, tmp_path, monkeypatch):
-    """A function that compiles an unmeasured product anew, and returns gemmdb's stats."""
+    """A function that compiles an unmeasured GEMM anew, and returns gemmdb's stats."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     a = torch.randn(24, 4352, device="cuda", dtype=torch.bfloat16)
     w = torch.randn(1792, 4352, device="cuda", dtype=torch.bfloat16)

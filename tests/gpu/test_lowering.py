@@ -41,7 +41,7 @@ TMA: list[Variant] = [
 
 
 def run(model: Callable[..., Any], *inputs: Any, config: Config) -> tuple[Any, str]:
-    """What the model returns when all its products take `config`, and the code that Inductor made."""
+    """What the model returns when all its GEMMs take `config`, and the code that Inductor made."""
     from torch._inductor.utils import run_and_get_code
 
     with gemmdb.inductor.force(config):

@@ -68,7 +68,7 @@ SHARDED = [
     for op, layout, m, n, k in KINDS
     for fusion in ("none", "pointwise", *(["scale"] if op == "mixed_mm" else []))
 ]
-"""The products of the sharded model, forward and backward, whatever Inductor fuses into them."""
+"""The GEMMs of the sharded model, forward and backward, whatever Inductor fuses into them."""
 
 
 def job(program: str, folder: Path, tables: Sequence[Path], *arguments: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""int8-weight products on a GPU, as programs write them: every spelling runs the one kernel that was asked for."""
+"""int8-weight GEMMs on a GPU, as programs write them: every spelling runs the one kernel that was asked for."""
 
 from collections.abc import Callable
 from typing import Any
@@ -119,7 +119,7 @@ def test_an_early_scale_in_fp16(kit: Any, name: str, config: Config, weight: str
 @pytest.mark.parametrize("name", EARLY)
 def test_an_early_scale_in_fp16_where_no_kernel_is_possible(kit: Any, make: Any, name: str) -> None:
     """The weight is scaled first, and rounded as it is without gemmdb: what turns out to be impossible only when the
-    product is lowered has been rewritten by then."""
+    GEMM is lowered has been rewritten by then."""
     from gemmdb.inductor.lower import triton
 
     def refuse(*operands: Any) -> None:

@@ -48,7 +48,7 @@ def test_ranks_with_different_tables_are_told(kit, table, tmp_path, same, strict
 
 
 def sharded_products(kit):
-    """Winners of every product of the sharded model, forward and backward, by problem text: the int8 weight's forward
+    """Winners of every GEMM of the sharded model, forward and backward, by problem text: the int8 weight's forward
     has ATen's weight-only kernel, and nothing else beats the default where no weight is a constant."""
     kinds = [("nt", 64, 512, 256), ("nt", 64, 256, 512), ("nn", 64, 512, 256), ("nn", 64, 256, 512),
              ("tn", 512, 256, 64), ("tn", 256, 512, 64)]  # fmt: skip

@@ -55,7 +55,7 @@ def linear():
 
 
 class Branching(nn.Module):
-    """A product before a branch, and one in each way that it may go."""
+    """A GEMM before a branch, and one in each way that it may go."""
 
     def __init__(self):
         super().__init__()
@@ -193,7 +193,7 @@ ON_A_GPU = """
 
 @pytest.fixture
 def without_a_driver(kit, tmp_path):
-    """What became of a function of ON_A_GPU: its products and the errors. Triton needs the driver's library for the
+    """What became of a function of ON_A_GPU: its GEMMs and the errors. Triton needs the driver's library for the
     last step, and there is none here: a kernel is lowered and cannot be compiled then."""
     if torch.version.cuda is None:
         pytest.skip("needs torch's build for CUDA")

@@ -1,4 +1,4 @@
-"""What the user asked of Inductor stays true: with autotuning on, a product that no table answers is searched by
+"""What the user asked of Inductor stays true: with autotuning on, a GEMM that no table answers is searched by
 Inductor as without gemmdb, and `stats()` says so."""
 
 import functools
@@ -148,7 +148,7 @@ def test_a_verdict_for_aten_is_an_answer(name, kit):
 
 
 def test_a_gemm_whose_kernel_is_impossible_is_searched(kit):
-    """The table's config is not for such a product, so nothing answers it."""
+    """The table's config is not for such a GEMM, so nothing answers it."""
     program, x = PROGRAMS["batch"]
     plain, counted = without("batch")
     with force(kit.CPP):

@@ -1,4 +1,4 @@
-"""From a recorded program over a table built for it to a strict compile: no product may get lost on the way."""
+"""From a recorded program over a table built for it to a strict compile: no GEMM may get lost on the way."""
 
 import functools
 

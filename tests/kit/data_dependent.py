@@ -44,7 +44,7 @@ def counts(total: int) -> torch.Tensor:
 
 
 def product() -> dict[str, Any]:
-    """The one product that was compiled, once."""
+    """The one GEMM that was compiled, once."""
     stats = gemmdb.inductor.stats()
     assert (stats["errors"], stats["uncovered"], stats["benchmarked"]) == ([], {}, 0)
     (found,) = stats["products"]

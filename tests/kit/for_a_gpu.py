@@ -1,4 +1,4 @@
-"""Kernels for a GPU in compiles on a CPU: their configs, operands, and the one product of a program in the journal.
+"""Kernels for a GPU in compiles on a CPU: their configs, operands, and the one GEMM of a program in the journal.
 
 This module imports torch: only tests that need torch import it."""
 
@@ -31,7 +31,7 @@ MAPPED = [TMA, PERSISTENT, INDUCTOR_TMA, CUTLASS]
 
 
 def asked(model: Callable[..., Any], *inputs: Any, config: Any, **options: Any) -> dict[str, Any]:
-    """The one product of `model` in the journal, compiled with `config`; the result is right."""
+    """The one GEMM of `model` in the journal, compiled with `config`; the result is right."""
     torch._dynamo.reset()
     gemmdb.inductor.reset_stats()
     with torch.no_grad(), gemmdb.inductor.force(config, "test"):

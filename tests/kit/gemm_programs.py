@@ -19,7 +19,7 @@ ROWS = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Product:
-    """A program of one product. `sizes`: M, N and K. `batch`: of the operands, if any. `fields`: words of the problem's
+    """A program of one GEMM. `sizes`: M, N and K. `batch`: of the operands, if any. `fields`: words of the problem's
     text, with a space between. `out`: the dtype of the output."""
 
     op: str
@@ -70,7 +70,7 @@ def heads(tokens: int = 5, count: int = 3, size: int = 16) -> Any:
 
 
 def scaled(a: Any, w: Any, first: Any, second: Any, **rest: Any) -> Any:
-    """The product of a linear, whose weight is [N, K]."""
+    """The GEMM of a linear, whose weight is [N, K]."""
     return torch._scaled_mm(a, w.t(), first, second, **{"out_dtype": BF16, **rest})
 
 

@@ -116,7 +116,7 @@ def served_as_one_choice(config: Config, problem: Problem) -> str:
 
 
 def anew() -> None:
-    """Forget the graphs and products so far, within a test."""
+    """Forget the graphs and GEMMs so far, within a test."""
     import torch
 
     import gemmdb.inductor
@@ -127,7 +127,7 @@ def anew() -> None:
 
 def default_numerics() -> None:
     """Set torch's precision and determinism as they are in a new process. A test that measures sets those of its
-    problem, and a product with others is another problem."""
+    problem, and a GEMM with others is another problem."""
     from gemmdb.generators.measure.program import set_numerics
 
     set_numerics(Problem.gemm("mm", m=1, n=1, k=1))
@@ -148,7 +148,7 @@ def ints(*sizes: int) -> Any:
 
 
 def compiled(model: Callable[..., Any], *inputs: Any, config: Config, **how: Any) -> tuple[Any, str]:
-    """What the model returns when all its products take `config`, and the code that Inductor made."""
+    """What the model returns when all its GEMMs take `config`, and the code that Inductor made."""
     import torch
     from torch._inductor.utils import run_and_get_code
 
@@ -162,7 +162,7 @@ def compiled(model: Callable[..., Any], *inputs: Any, config: Config, **how: Any
 
 
 def served() -> list[str]:
-    """The configs that were lowered, one per product."""
+    """The configs that were lowered, one per GEMM."""
     import gemmdb.inductor
 
     entries = gemmdb.inductor.stats()["products"]

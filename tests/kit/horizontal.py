@@ -1,4 +1,4 @@
-"""Graphs with products of one activation, as if they were compiled for an H200.
+"""Graphs with GEMMs of one activation, as if they were compiled for an H200.
 
 This module imports torch: only tests that need torch import it."""
 
@@ -31,7 +31,7 @@ POLICY = Policy(on_miss="aten", confirm=True, confirm_s=3.0)
 
 
 def session(us: float = 5.0, policy: Policy = POLICY, config: Config = NARROW, find: Find = nothing) -> Session:
-    """A session that knows one kernel for products of one activation, which takes `us` microseconds."""
+    """A session that knows one kernel for GEMMs of one activation, which takes `us` microseconds."""
 
     def kernel(query: Any, allowed: Callable[[Config], bool]) -> Hit | None:
         return Hit("exact", config, us, 1.0, "a table") if allowed(config) else None
@@ -47,7 +47,7 @@ def traced(function: Callable[..., Any], *tensors: torch.Tensor) -> torch.fx.Gra
 def decided(
     graph: torch.fx.GraphModule, of: Session | None = None, us: float | None = 10.0
 ) -> list[tuple[Any, Decision]]:
-    """The products of a graph, each with the decision for ATen, of `us` microseconds each."""
+    """The GEMMs of a graph, each with the decision for ATen, of `us` microseconds each."""
     found = []
     for node in graph.graph.nodes:
         product = gemms.read(node) if node.op == "call_function" else None

@@ -55,13 +55,13 @@ def rows(problem: Problem, times: Mapping[Config, float], aten_us: float = 100.0
 
 
 def problems(stats: Mapping[str, Any] | None = None) -> list[str]:
-    """The problems that were compiled, one per product."""
+    """The problems that were compiled, one per GEMM."""
     entries = (stats or gemmdb.inductor.stats())["products"]
     return [entry["problem"] for entry in entries for _ in range(entry["count"])]
 
 
 def lowered(stats: Mapping[str, Any] | None = None) -> list[Config]:
-    """The configs that were lowered, one per product."""
+    """The configs that were lowered, one per GEMM."""
     entries = (stats or gemmdb.inductor.stats())["products"]
     return [Config.parse(entry["config"]) for entry in entries for _ in range(entry["count"])]
 

@@ -91,7 +91,7 @@ def _contiguous(tensor: Any) -> Any:
 
 
 def output_code(model: Callable[..., Any], config: Any, *inputs: tuple[Any, ...]) -> tuple[str, list[Any]]:
-    """The output code of `model` with `config` forced on its products (None: default mode), and the events of these.
+    """The output code of `model` with `config` forced on its GEMMs (None: default mode), and the events of these.
     `inputs`: the sizes of each, and its dtype at the end."""
     JOURNAL.clear()
     steered = nullcontext() if config is None else force(config)

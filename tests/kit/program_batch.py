@@ -40,7 +40,7 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def by_rows(stats: Mapping[str, Any] | None = None) -> dict[int, tuple[str, Any]]:
-    """The problem and the config of each product, by its M, in which the programs have to differ."""
+    """The problem and the config of each GEMM, by its M, in which the programs have to differ."""
     found = {}
     for text, config in zip(helpers.problems(stats), helpers.lowered(stats), strict=True):
         (m,) = (int(word[2:]) for word in text.split() if word.startswith("m="))

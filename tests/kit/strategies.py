@@ -45,7 +45,7 @@ MICROSECONDS = st.floats(1e-3, 1e9)
 
 @st.composite
 def _fusion(draw: st.DrawFn, words: Sequence[str], out: str) -> str:
-    """A word of a list, or the text of an epilogue behind a product of dtype `out`."""
+    """A word of a list, or the text of an epilogue behind a GEMM of dtype `out`."""
     classes = epilogues.filter(lambda one: not one.stored or ITEM_SIZES[one.stored] != ITEM_SIZES[out])
     return draw(st.sampled_from(words) | classes.map(lambda one: one.text))
 

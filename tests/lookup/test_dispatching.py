@@ -79,7 +79,7 @@ def test_as_many_kernels_as_pay(lab):
 
 @pytest.mark.parametrize("fusion", ["pointwise", "scale"])
 def test_an_epilogue_is_fused_into_a_part_but_atens(lab, fusion):
-    """ATen cannot be a part of an integer product and its scale, which are one kernel."""
+    """ATen cannot be a part of an integer GEMM and its scale, which are one kernel."""
     op = {"pointwise": "mm", "scale": "int_mm"}[fusion]
     ratios = {32: 0.5, 64: 0.5, 128: 0.5, 256: 1.5, 512: 2.0}
     known = {

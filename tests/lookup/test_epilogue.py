@@ -1,4 +1,4 @@
-"""Rung `epilogue`: what rows of the same product with another epilogue, or with none, may answer."""
+"""Rung `epilogue`: what rows of the same GEMM with another epilogue, or with none, may answer."""
 
 from dataclasses import replace
 
@@ -101,7 +101,7 @@ def test_aten_alone_does_not_answer_for_what_fusing_saves(lab):
     tables = catalog(lab, none=1.2)
     assert found(lab, tables) == ("epilogue", ATEN.name)
     assert found(lab, tables, replace(POLICY, on_miss="live")) is None
-    # A product that is stored anyway is nearly what was measured.
+    # A GEMM that is stored anyway is nearly what was measured.
     assert found(lab, tables, replace(POLICY, on_miss="live"), fusion="pointwise:kept") == ("epilogue", ATEN.name)
 
 
@@ -119,7 +119,7 @@ def test_without_an_epilogue_its_own_rows_alone_answer(lab, fusion):
 
 
 def test_rows_without_an_epilogue_tell_which_kernel_gains_with_the_light_one(lab):
-    """Experts of programs mask their rows behind the product, and presets have products alone."""
+    """Experts of programs mask their rows behind the GEMM, and presets have GEMMs alone."""
     assert found(lab, catalog(lab, none=0.8), fusion="pointwise") == ("epilogue", "kernel")
     assert found(lab, catalog(lab, none=0.97), CONFIRMING, fusion="pointwise") == ("epilogue", "kernel")
     assert found(lab, catalog(lab, pointwise_math=0.5), fusion="pointwise") is None

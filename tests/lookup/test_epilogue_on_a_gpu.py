@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("no_shipped_tables")
     ("fusion", "aten_us", "served"),
     [
         ("pointwise:math", 100.0, 100 / (80 + 2.92)),
-        # Of a short product, an exact GELU takes more than relu saved.
+        # Of a short GEMM, an exact GELU takes more than relu saved.
         ("pointwise:math", 12.0, None),
         ("pointwise:reads1", 12.0, 1 / 0.8),
         ("pointwise:transposed", 12.0, 1 / (0.8 * 1.05)),

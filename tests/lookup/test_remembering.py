@@ -116,7 +116,7 @@ def test_a_row_that_is_written_changes_the_answer(lab, tmp_path):
 
 
 def test_the_sizes_of_ranges_are_answered_once_for_all_that_ask(lab, monkeypatch):
-    """A report asks twice about a product, a build four times, and ranges of one product share sizes."""
+    """A report asks twice about a GEMM, a build four times, and ranges of one GEMM share sizes."""
     answers, certain = [], ranges.certain
     monkeypatch.setattr(ranges, "certain", lambda at, found: (answers.append(at.problem.m), certain(at, found))[1])
     sizes = (8, 12, 24, 48, 96)

@@ -65,7 +65,7 @@ def test_the_package_runs_in_c(tmp_path: Path, vector_units: None) -> None:
 
 @pytest.fixture
 def at_home(tmp_path: Path) -> Path:
-    """A folder with a table, `mine.db` and `tuned/mine.db`, and a workload of two products, the first of which the
+    """A folder with a table, `mine.db` and `tuned/mine.db`, and a workload of two GEMMs, the first of which the
     table answers."""
     known, unknown = lab.problem(k=256), lab.problem(k=2048)
     with Store.open(tmp_path / "mine.db") as store:

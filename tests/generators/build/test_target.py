@@ -27,7 +27,7 @@ def cpu(monkeypatch):
 
 @pytest.fixture
 def recorded(tmp_path):
-    """Write a workload in which each of the given devices ran a product."""
+    """Write a workload in which each of the given devices ran a GEMM."""
 
     def write(*devices):
         path = tmp_path / "workload.jsonl"

@@ -98,7 +98,7 @@ def nodes(cluster, monkeypatch):
 
 @pytest.fixture
 def workload(tmp_path):
-    """Writes a workload of products with these (M, N)."""
+    """Writes a workload of GEMMs with these (M, N)."""
 
     def write(*sizes: tuple[int, int]) -> Path:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"

@@ -186,7 +186,7 @@ def test_one_command_builds_for_every_kind_of_device_and_an_interrupt_ends_all(n
     held.mkdir()
     node = nodes.add(Device("cpu", "cpu", "Test CPU", 4, isa="avx2"))
     try:
-        process = driver(path, out, 0.02, held, 5)  # Half of the products wait, so neither build can end.
+        process = driver(path, out, 0.02, held, 5)  # Half of the GEMMs wait, so neither build can end.
         until(lambda: len({row[3] for row in contents(out)}) == 2 if rows(out) else False)
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=LIMIT_S)

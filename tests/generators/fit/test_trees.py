@@ -57,7 +57,7 @@ def test_trees_learn_what_the_model_misses_and_are_written_as_they_are():
 
 
 def batches():
-    """The same of products of batches, but twice as long where there are many matrices."""
+    """The same of GEMMs of batches, but twice as long where there are many matrices."""
     for batch, m in product((2, 4, 8, 32, 64, 512), (16, 64, 256, 1024)):
         problem = Problem.gemm("bmm", batch=batch, m=m, n=256, k=256)
         setting = setting_of(problem, H200)

@@ -118,7 +118,7 @@ def test_a_process_that_is_still_starting_says_so(tune, problems):
 
 
 def fused(rows, alone_us):
-    """The rows of products with an epilogue, and ATen's on the products alone."""
+    """The rows of GEMMs with an epilogue, and ATen's on the GEMMs alone."""
     with_epilogue = [replace(row, problem=replace(row.problem, fusion="pointwise")) for row in rows]
     aten = [row for row in rows if row.config == ATEN]
     times = replace(aten[0].times, median_us=alone_us, low_us=alone_us, high_us=alone_us, aten_us=alone_us)

@@ -1,4 +1,4 @@
-"""Right and wrong results, on torch's own eager products."""
+"""Right and wrong results, on torch's own eager GEMMs."""
 
 from dataclasses import replace
 

@@ -44,7 +44,7 @@ def test_the_best_few_are_timed_against_aten(estimates, expected):
 
 
 class Library:
-    """What a trial uses of cuBLASLt, and the algorithms' estimates. `wrong` computes another product."""
+    """What a trial uses of cuBLASLt, and the algorithms' estimates. `wrong` computes another GEMM."""
 
     suggestions, around, wrong = (FIRST, SECOND), (SPLIT,), None
 

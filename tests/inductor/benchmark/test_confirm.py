@@ -75,7 +75,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def compiled(kit, model, tmp_path):
-    """A function that compiles the model as a new process would, against a table that holds, for each product but the
+    """A function that compiles the model as a new process would, against a table that holds, for each GEMM but the
     exact problem, a neighbour where the C++ template takes half of ATen's time. Returns gemmdb's stats."""
     module, inputs = model
 
@@ -251,7 +251,7 @@ def test_the_compile_in_progress_is_left_as_it_was(kit, compiled, clock):
 
 
 def test_what_torch_takes_apart_is_timed_beside_that_and_ends_as_that(kit, monkeypatch):
-    """As with `coordinate_descent_tuning` on a GPU, where torch decomposes products of one row. There is none here:
+    """As with `coordinate_descent_tuning` on a GPU, where torch decomposes GEMMs of one row. There is none here:
     ATen's side is compiled, and the times are invented."""
     table = select_decomp_table()
     plain = table[torch.ops.aten.mm.default]

@@ -1,4 +1,4 @@
-"""`on_miss="live"`: a missed product is measured by the generator or by Inductor's search, and answers from then on."""
+"""`on_miss="live"`: a missed GEMM is measured by the generator or by Inductor's search, and answers from then on."""
 
 import subprocess
 import sys

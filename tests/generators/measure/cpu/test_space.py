@@ -29,7 +29,7 @@ SIZES = st.integers(0, 5000)
 
 @given(strategies.problems, st.sampled_from(NAMES), st.sampled_from([1, 2, 16]))
 def test_a_build_leaves_to_aten_what_strict_mode_does(problem, effort, threads):
-    """Strict mode accepts ATen for exactly those products that a build does not measure for want of other kernels."""
+    """Strict mode accepts ATen for exactly those GEMMs that a build does not measure for want of other kernels."""
     device = cpu(threads)
     left_out = only_aten(problem, device, SPACE, named(effort))
     assert bool(left_out) == bool(lowering.only_aten(Query(problem, device)))
