@@ -1,4 +1,4 @@
-"""What a build of a workload measures: what the ladder will ask of it, and not what ends in ATen in any case."""
+"""What a build of a workload measures: what lookups will read, and nothing for which ATen is the only kernel."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gemmdb.generators.build.run import Run
 from gemmdb.generators.measure.candidates import ONLY_ATEN
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup.lowering import NOT_CONSTANT
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
@@ -138,7 +139,7 @@ def test_gemms_for_which_aten_is_the_only_kernel_are_named_and_left_out(measure)
     plain = Problem.gemm("mm", m=7, n=64, k=64, dtype="fp32")
     recorded = [Entry(plain), Entry(plain, ranges=RANGE), Entry(HINT)]
     report, sizes, (said,) = measure(recorded)
-    reason = f"{ONLY_ATEN}: the weight must be a constant"
+    reason = f"{ONLY_ATEN}: {NOT_CONSTANT}"
     assert sizes == [24]
     assert report.left_out == {reason: 2}
     assert said == f"2 GEMMs are left to ATen: {reason}"
