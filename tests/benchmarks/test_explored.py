@@ -37,15 +37,11 @@ def test_a_kernel_of_an_exploration_is_picked_by_even_rounds_and_counted_by_odd_
     ]
 
 
-def test_kernels_tried_for_few_rows_add_as_little_as_the_page_says() -> None:
+def test_more_kernels_for_few_rows_add_as_little_as_the_page_says() -> None:
     page = " ".join((ROOT / "docs" / "contributing" / "kernels.md").read_text().split())
     lines = json_lines(LINES)
     found = [re.findall(r"[\d.]+(?=x)|[\d.]+(?=\))", line) for line in explored.text(lines) if "to" in line]
     tables = [one for one in found if len(one) == 6]  # Three gains, each with the upper end of its interval.
-    few, many = ([one[2] for one in tables[start : start + 4]] for start in (0, 4))
-    words = "reach {}x over ATen, {}x with our Triton kernels, {}x with CUTLASS too, and {}x with the new kernel too."
-    assert words.format(*few) in page
-    assert "it is {}x, {}x, {}x and {}x.".format(*many) in page
     most = max(float(one[5]) for place, one in enumerate(tables) if place % 4 > 1)
     assert f"each add at most {most - 1:.1%}" in page
     assert f"{len({line['problem'] for line in lines})} bf16 GEMMs of 17 to 256 rows" in page
