@@ -14,7 +14,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r'\{"gemmdb_rows"', "jsonl", "gemmdb's JSON Lines"),
     (r"op,m,n,k,batch,sku,", "csv", "gemmdb's CSV of measurements"),
     (r"op,m,n,k,batch,a,b,", "", "gemmdb's list of verdicts, which has no measurements: export the table as csv"),
-    (r'\{[^\n]{0,80}"workload"', "", "a workload: `gemmdb build --shapes FILE` measures its GEMMs"),
+    (r'\{ *"(?:problem|uncovered)" *:', "", "a workload: `gemmdb build --shapes FILE` measures its GEMMs"),
     (r"[^{}]{0,4000}?^ *(?:AUTOTUNE \w+\(|SingleProcess AUTOTUNE |\w+ [\d.]+ ms \d)", "",
      "what Inductor prints while it autotunes, which lacks most of each kernel: set TORCHINDUCTOR_MM_LOGGING_FILE, run"
      " the program again and import that file with --from inductor-log"),

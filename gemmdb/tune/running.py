@@ -42,7 +42,8 @@ class Recorded:
             ignore = "python -I, -E and -S ignore it, sudo and containers drop it"
             return f"no Python process of COMMAND read PYTHONPATH: {ignore}"
         if not self.torches:
-            return f"{self.pythons} Python process(es) ran, none imported torch"
+            processes = "process" if self.pythons == 1 else "processes"
+            return f"{self.pythons} Python {processes} ran, none imported torch"
         if self.exit_code > _SHELL_SIGNAL_BASE:
             number = self.exit_code - _SHELL_SIGNAL_BASE
             return f"signal {number} ended COMMAND before torch.compile had compiled a GEMM"

@@ -53,6 +53,11 @@ class State:
         with replacing(self.folder / STATE) as part:
             part.write_text(json.dumps(document, indent=2) + "\n")
 
+    def discard(self) -> None:
+        """Delete the state from the folder."""
+        for name in (WORKLOAD, QUEUE, STATE):
+            (self.folder / name).unlink(missing_ok=True)
+
 
 def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     """Return the state of `command` in `folder`, which is created if missing. `fresh`: discard existing state. Raises
@@ -63,8 +68,7 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
         if not path.exists() and new.workload.exists():
             raise InputError(f"{new.workload} was not created by `gemmdb tune`: choose another --folder")
         if fresh:
-            for name in (WORKLOAD, QUEUE, STATE):
-                (folder / name).unlink(missing_ok=True)
+            new.discard()
         if not path.exists():
             new.save()
             return new

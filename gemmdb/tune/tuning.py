@@ -93,7 +93,7 @@ class Tuning:
         fails, or compiles no GEMM."""
         state = self._state
         if not (state.recorded and state.workload.exists()):
-            self._record(state)
+            self._record_first(state)
         elif state.scripts != scripts(state.command):
             self._say("the program has changed: it is recorded again")
             self._record(state)
@@ -103,6 +103,15 @@ class Tuning:
         if not workload.entries:
             raise InputError(f"{state.workload} holds only GEMMs that gemmdb does not support")
         return workload
+
+    def _record_first(self, state: State) -> None:
+        """Record the program. If it cannot be recorded, the folder is free for another command: this one may be
+        misspelt."""
+        try:
+            self._record(state)
+        except InputError:
+            state.discard()
+            raise
 
     def _record(self, state: State) -> None:
         state.workload.unlink(missing_ok=True)  # From an interrupted run.

@@ -202,7 +202,7 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
             raise InputError(f"{path} is a table, not a workload: `gemmdb show {path}` lists what is in it")
         if len(raw) > MAX_BYTES:
             raise InputError(f"{path} is larger than {MAX_BYTES:,} bytes")
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # Editors on Windows begin a file with a byte-order mark.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield f"{path}:{number}", line
@@ -243,6 +243,8 @@ def _ranges(ranges: object, where: str) -> Ranges:
         low, high = bounds if isinstance(bounds, list) and len(bounds) == 2 else (None, None)
         if name not in ("m", "n", "k") or type(low) is not int or (high is not None and type(high) is not int):
             raise InputError(f"{where}: ranges must have the form {{'m': [smallest, largest or null]}}, got {ranges!r}")
+        if low < 0 or (high is not None and high < low):
+            raise InputError(f"{where}: no such range: {name} from {low} to {high}")
         found.append((name, low, high))
     return tuple(sorted(found))
 

@@ -82,7 +82,7 @@ def test_the_whole_way(gemmdb, program, monkeypatch):
 
 @pytest.mark.parametrize(("command", "out", "said"), [
     ([sys.executable, "-c", "print('hello')"], "hello\n",
-     "nothing was recorded: 1 Python process(es) ran, none imported torch"),
+     "nothing was recorded: 1 Python process ran, none imported torch"),
     ([sys.executable, "-c", "raise SystemExit(3)"], "",
      "the program ended with exit code 3; it has to run without an error"),
     (["no-such-program"], "", "cannot run 'no-such-program': No such file or directory"),
@@ -90,6 +90,8 @@ def test_the_whole_way(gemmdb, program, monkeypatch):
 def test_a_program_that_cannot_be_tuned(gemmdb, command, out, said):
     done = gemmdb("tune", "--", *command)
     assert (done.code, done.out, done.err.splitlines()[-1]) == (2, out, f"gemmdb: {said}")
+    corrected = gemmdb("tune", "--", "another-program")
+    assert "cannot run 'another-program'" in corrected.err, "a misspelt command keeps the folder to itself"
 
 
 def test_ctrl_c_before_the_program_compiles_anything_is_an_interrupt(gemmdb):

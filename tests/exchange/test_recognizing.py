@@ -45,6 +45,7 @@ FILES = {
     "older log": ('{"(1, 2, 3)": []}', "vllm", "--from inductor-log"),
     "lookup table": ('{\n "NVIDIA H200+((torch.bfloat16, [1], [1]))+mm": []}', "vllm", "PyTorch's lookup table"),
     "best config": ('{"BLOCK_M": 16, "configs_hash": "a", "found_by_coordesc": true}', "vllm", "names no GEMM"),
+    "workload": ('{"problem": "mm m=4", "count": 1}\n', "inductor-log", "a workload: `gemmdb build --shapes FILE`"),
     "table": ("SQLite format 3\0", "csv", "a table: `gemmdb merge`"),
     "verdicts": ("op,m,n,k,batch,a,b,out\n", "csv", "list of verdicts.*export the table as csv"),
 }  # fmt: skip

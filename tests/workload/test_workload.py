@@ -58,6 +58,8 @@ def test_what_is_not_steered_is_counted_by_name(tmp_path):
         (json.dumps({"problem": PROBLEM.text, "ranges": {"x": [1, 2]}}), "ranges must have the form"),
         (json.dumps({"problem": PROBLEM.text, "ranges": {"m": [1]}}), "ranges must have the form"),
         (json.dumps({"problem": PROBLEM.text, "ranges": 3}), "ranges must have the form"),
+        (json.dumps({"problem": PROBLEM.text, "ranges": {"m": [64, 1]}}), "no such range: m from 64 to 1"),
+        (json.dumps({"problem": PROBLEM.text, "ranges": {"m": [-1, None]}}), "no such range: m from -1 to None"),
     ],
 )
 def test_bad_lines(tmp_path, line, message):
@@ -65,6 +67,12 @@ def test_bad_lines(tmp_path, line, message):
     path.write_text(json.dumps({"problem": PROBLEM.text}) + "\n" + line)
     with pytest.raises(InputError, match=f"workload.jsonl:2: .*{message}"):
         entries.read(path)
+
+
+def test_what_an_editor_adds_does_not_matter(tmp_path):
+    path = tmp_path / "workload.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + f"{Entry(PROBLEM, 2).line}\r\n\r\n".encode())
+    assert entries.read(path).entries == (Entry(PROBLEM, 2),)
 
 
 def test_a_file_beyond_all_bounds_is_not_read(tmp_path, monkeypatch):
