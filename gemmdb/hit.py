@@ -71,6 +71,10 @@ class Hit:
             yield config, (low, limit or high)
             low = (limit or 0) + 1
 
+    def at(self, m: int) -> Config:
+        """Return the config that serves M rows."""
+        return next((config for limit, config in self.branches if limit is None or m <= limit), self.config)
+
     def with_aten(self) -> Hit:
         """Return the hit with ATen in place of its kernels, and ATen's time."""
         evidence = {name: fact for name, fact in self.evidence.items() if name not in ("kernels", "sizes")}

@@ -167,12 +167,15 @@ class EntryHit:
 
     @property
     def runs_kernel(self) -> bool:
-        """Whether a kernel other than ATen's runs at the recorded sizes."""
-        return self.hit is not None and self.hit.config != ATEN
+        """Whether a kernel other than ATen's runs at a size of the calls; at any of the range, if these are unknown."""
+        sizes = self.entry.sizes()
+        if self.hit is None or not (self.hit.branches and sizes):
+            return self.served
+        return any(self.hit.at(problem.m) != ATEN for problem in sizes)
 
     @property
     def outcome(self) -> Outcome:
-        """What serves the GEMM at the recorded sizes, and why."""
+        """What serves the GEMM at the sizes of its calls, and why."""
         return outcome.of_hit(
             self.at_recorded, "" if self.hit else str(lowering.only_aten(self.query) or ""), self.disturbed
         )
@@ -184,7 +187,7 @@ class EntryHit:
 
     @property
     def at_recorded(self) -> Hit | None:
-        """The hit at the recorded sizes: ATen's, if kernels serve only other sizes of the range."""
+        """The hit at the sizes of the calls: ATen's, if kernels serve only other sizes of the range."""
         return self.hit.with_aten() if self.hit is not None and self.hit.branches and not self.runs_kernel else self.hit
 
     @lazy

@@ -40,6 +40,7 @@ MAX_CHARACTERS = 120
 """Most characters of each text of an origin; a longer one keeps its more specific end."""
 MAX_ORIGINS = 8
 """Most origins of a GEMM. Each layer of a model has one."""
+_MADE_BY = "; `gemmdb record` makes a workload, `gemmdb build` a table"
 Ranges = tuple[tuple[str, int, int | None], ...]
 
 
@@ -213,10 +214,10 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        makes = "; `gemmdb record` makes a workload, `gemmdb build` a table" if not os.path.lexists(path) else ""
+        makes = _MADE_BY if not os.path.lexists(path) else ""
         raise InputError(f"cannot read {path}: {error.strerror}{makes}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"cannot read {path}: it is not text; name a workload of `gemmdb record`") from error
+        raise InputError(f"cannot read {path}: it is neither text nor a table{_MADE_BY}") from error
 
 
 def as_object(text: str, where: str, remedy: str = "") -> dict[str, Any]:

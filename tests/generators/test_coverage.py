@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from gemmdb import outcome
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.errors import InputError
 from gemmdb.generators import coverage as coverages
@@ -13,7 +14,7 @@ from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
-from gemmdb.outcome import ONLY_ATEN, counted
+from gemmdb.outcome import ONLY_ATEN, Kind, counted
 from gemmdb.report.workload import of_workload
 from gemmdb.settings import Policy
 from gemmdb.workload.entries import Entry, Workload
@@ -69,13 +70,18 @@ def test_another_device_than_the_recorded_one_is_asked(lab):
     assert (found.hits["exact"].count, found.hits["exact"].calls) == (3, 30)
 
 
-def test_a_range_with_aten_at_the_recorded_size_counts_as_aten(lab, monkeypatch):
-    branches = ((32, lab.cpp()), (None, ATEN))
-    hit = Hit("exact", ATEN, 100.0, 1.0, "a.db", {}, branches)
+@pytest.mark.parametrize(("called", "serves"), [((64, 128), Kind.ATEN_BEST), ((16, 64), Kind.TABLE), ((), Kind.TABLE)])
+def test_a_split_range_counts_as_what_serves_its_calls(lab, monkeypatch, called, serves):
+    """If the sizes of the calls are unknown, it has the outcome of a lookup and a compile."""
+    branches, kernels = ((32, lab.cpp()), (None, ATEN)), {"kernels": [{"m": [16]}, {"m": [64, 128]}]}
+    hit = Hit("exact", ATEN, 100.0, 1.0, "a.db", kernels, branches)
     monkeypatch.setattr(coverages, "answer", lambda *args: hit)
-    entry = Entry(lab.problem(m=64), 1, 1, lab.cpu.text, (("m", 2, 128),))
+    seen = tuple(((("m", m),), 10) for m in called)
+    entry = Entry(lab.problem(m=64), 1, 10 * len(called), lab.cpu.text, (("m", 2, 128),), seen=seen)
     found = coverage(Workload((entry,), {}), lab.catalog(), Policy())
-    assert (found.hits["exact"].aten, found.kernel_share, found.hit_share) == (1, 0.0, 1.0)
+    assert list(found.kinds) == [serves]
+    assert (found.hits["exact"].aten, found.kernel_share > 0) == (serves.aten, not serves.aten)
+    assert outcome.of_hit(hit).kind is (serves if not called else Kind.TABLE)
 
 
 def test_hits_that_aten_serves_are_split_by_outcome(lab, monkeypatch):
@@ -93,13 +99,13 @@ def test_hits_that_aten_serves_are_split_by_outcome(lab, monkeypatch):
     found = coverage(Workload(entries, {}), lab.catalog(), Policy())
     split = {str(one): tally.problems for one, tally in found.hits["exact"].outcomes.items()}
     assert split == {
-        "table": 1, "ATen (measured best)": 3, "ATen (refused: cpp:packed_gemm: size m may be zero)": 1,
+        "table": 2, "ATen (measured best)": 2, "ATen (refused: cpp:packed_gemm: size m may be zero)": 1,
     }  # fmt: skip
     assert {str(one): of.problems for one, of in found.hits["model"].outcomes.items()} == {"ATen (nothing known)": 1}
     for hit in found.hits.values():
         assert sum(of.share for of in hit.outcomes.values()) == pytest.approx(hit.share)
         assert sum(of.problems for one, of in hit.outcomes.items() if one.kind.aten) == hit.aten
-    assert counted(found.kinds) == "1 table, 3 ATen (measured best), 1 ATen (nothing known), 1 ATen (refused)"
+    assert counted(found.kinds) == "2 table, 2 ATen (measured best), 1 ATen (nothing known), 1 ATen (refused)"
     (known, *_) = found.as_dict()["hits"]["model"]["outcomes"]
     assert known == {"outcome": "ATen (nothing known)", "why": "", "problems": 1, "count": 1, "calls": 10,
                      "share": pytest.approx(100 / 459)}  # fmt: skip

@@ -110,7 +110,8 @@ def test_a_range_that_is_split_names_its_kernels_and_what_runs_at_the_recorded_s
     """ATen serves some sizes, perhaps the recorded one, and another kernel the rest of the range."""
     catalog = Catalog.load(Settings((), tmp_path / "none.db", "aten"))
     asked = [Problem.gemm("mm", m=16, n=n, k=k) for n in (4096, 6144, 28672) for k in (4096, 14336)]
-    entries = tuple(Entry(one, device=H200.text, ranges=(("m", 1, 64),)) for one in asked)
+    called = (((("m", 16),), 1),)
+    entries = tuple(Entry(one, device=H200.text, ranges=(("m", 1, 64),), seen=called) for one in asked)
     found = of_workload(Workload(entries, {}), "w", catalog)
     split = [place for place, one in enumerate(found.products) if one.hit and one.hit.branches]
     assert {found.products[place].runs_kernel for place in split} == {True, False}

@@ -70,8 +70,8 @@ class Served:
 
     @property
     def aten(self) -> bool:
-        """Whether ATen runs the GEMM."""
-        return self.config == ATEN.text
+        """Whether ATen runs the GEMM, at all sizes of a range."""
+        return self.outcome.kind.aten
 
     @property
     def us(self) -> float:

@@ -152,9 +152,7 @@ def _joined(ask: Ask, other: Step) -> Step | None:
 def _total(sizes: Sequence[Size], hit: Hit) -> float:
     """Return the sum of the log ratios of a hit's configs, as far as they are known; infinite if their calls take the
     host too long anywhere."""
-    branches = hit.branches or ((None, hit.config),)
-    configs = [next(c for limit, c in branches if limit is None or one.problem.m <= limit) for one in sizes]
-    pairs = list(zip(sizes, configs, strict=True))
+    pairs = [(one, hit.at(one.problem.m)) for one in sizes]
     if any(one.has_slow_calls(config) for one, config in pairs):
         return math.inf
     return sum(one.log_ratio(config, math.inf) or 0.0 for one, config in pairs)

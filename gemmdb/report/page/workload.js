@@ -66,7 +66,7 @@ function treemap(rows) {
     boxes.push({ id: outcome, label: `${esc(outcome)}, ${percent(us / total)}`, parent: "all", value: us, colour: of[outcome] ?? of.faster[0], text: "", words });
     some.forEach((row, at) => boxes.push({
       id: `${outcome} ${at}`, label: lines(row.name), parent: outcome, value: row.total_us, colour: shade(row),
-      text: `${row.aten ? "ATen" : times(row.gain)}, ${percent(row.share)}`, words: aboutProduct(row),
+      text: `${row.aten ? "ATen" : gained(row)}, ${percent(row.share)}`, words: aboutProduct(row),
     }));
   }
   const each = (name) => boxes.map((box) => box[name]);
