@@ -25,7 +25,6 @@ from gemmdb.inductor.observe.stats import (
     tune_line,
 )
 from gemmdb.kernels import names
-from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup.ask import Ask
