@@ -8,7 +8,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.cli.output import note
+from gemmdb.cli.output import count, note
 
 if TYPE_CHECKING:
     from gemmdb.generators.progress import State
@@ -95,9 +95,8 @@ class BuildProgress:
         text = state.phase if state.current is None else f"{state.phase} {sizes(state)}"
         self._bar.update(self._task, total=state.total, completed=state.done, description=text, left=left(state.eta_s))
         if state.phase == "starting" and state.total > state.done:
-            note(
-                ", ".join(filter(None, (f"{state.total - state.done} to measure", takes(state), beside(state.slower))))
-            )
+            work = f"{count(state.total - state.done, 'problem')} to measure"
+            note(", ".join(filter(None, (work, takes(state), beside(state.slower)))))
         words = f"{state.done}/{state.total} problems, {text}"
         self._pulse.begin(words, aloud=False, left_s=state.eta_s)
 

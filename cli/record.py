@@ -121,7 +121,7 @@ def report(
         if all(one["aten"] for one in document["products"]) and document["gain"] == 1:
             note(f"{gemms}, {NO_GAIN}: {microseconds(document['aten_us'])}")
         else:
-            note(f"{gemms}, {gain} over ATen, weighted by time: {times}")
+            note(f"{gemms}, expected over ATen, weighted by time: {gain}; {times}")
         if gain.verdict != "faster":
             what = ["tune", "--dry-run", "--", *file] if len(file) > 1 else ["coverage", *file]
             note(f"what to do: {shlex.join(['gemmdb', *what])}")

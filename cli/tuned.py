@@ -59,12 +59,12 @@ def expected(plan: Plan) -> str:
     saving = "" if plan.saving_us is None else f", and may save {microseconds(plan.saving_us)} of what was recorded"
     if plan.wanted and not plan.fitting:
         takes = ", ".join(filter(None, (left(plan.first_s).removesuffix(" left"), beside(plan.slower or 1.0))))
-        short = f"the budget is too short for the first of {count(len(plan.wanted), 'problem')}, which takes {takes}"
+        short = f"the budget is too short for the first of {count(len(plan.wanted), 'GEMM')}, which takes {takes}"
         return f"{short}: give --budget {enough(plan)}, or run the command again, which keeps what it has compiled"
     least, time = (left(seconds).removesuffix(" left") for seconds in (plan.least_s, plan.seconds))
     time = time if least == time else f"{least} to {time.removeprefix('about ')}"
     takes = ", ".join(filter(None, (f"takes {time}", beside(plan.slower or 1.0))))
-    return f"{plan.fitting} of {count(len(plan.wanted), 'problem')} should fit into the budget, {takes}{saving}"
+    return f"{plan.fitting} of {count(len(plan.wanted), 'GEMM')} should fit into the budget, {takes}{saving}"
 
 
 def enough(plan: Plan) -> str:

@@ -192,7 +192,7 @@ def _product(one: Product) -> dict[str, Any]:
         "device": one.device.sku,
         "rung": one.rung,
         "backend": config.backend,
-        "kernel": " / ".join(map(names.kernel, kernels)),
+        "kernel": " / ".join(dict.fromkeys(map(names.kernel, kernels))),
         "config": "; ".join(kernel.text for kernel in kernels),
         "aten": not one.runs_kernel,
         "outcome": one.outcome.kind.value,

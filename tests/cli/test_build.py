@@ -168,13 +168,16 @@ def test_progress_begins_with_an_estimate(capsys):
     with BuildProgress() as progress:
         progress.update(State(10, 4, 4, eta_s=90.0))
         progress.update(State(10, 4, 4, "compiling", eta_s=88.0))
-    assert capsys.readouterr() == ("", "gemmdb: 6 to measure, about 90 s\n")
+    assert capsys.readouterr() == ("", "gemmdb: 6 problems to measure, about 90 s\n")
 
 
 def test_a_busy_machine_is_named_in_the_estimate(capsys):
     with BuildProgress() as progress:
         progress.update(State(10, 4, 4, eta_s=90.0, slower=2.34))
-    assert capsys.readouterr().err == "gemmdb: 6 to measure, about 90 s, 2.3 times as long as on an idle machine\n"
+    assert (
+        capsys.readouterr().err
+        == "gemmdb: 6 problems to measure, about 90 s, 2.3 times as long as on an idle machine\n"
+    )
 
 
 def test_nothing_to_do_is_not_announced(capsys):

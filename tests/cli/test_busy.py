@@ -55,7 +55,11 @@ def test_who_waits_gets_a_build_when_the_machine_is_quiet(gemmdb, machine, monke
     machine[:] = [BUSY, BUSY, QUIET]
     done = gemmdb(*BUILD, *ATEN_ALONE)
     assert done.code == 0, done.err
-    assert done.err.index("(w), stop (s)") < done.err.index("waiting; Ctrl-C stops") < done.err.rindex("1 to measure")
+    assert (
+        done.err.index("(w), stop (s)")
+        < done.err.index("waiting; Ctrl-C stops")
+        < done.err.rindex("1 problem to measure")
+    )
     assert "1 of 1 measured now" in done.out
 
 

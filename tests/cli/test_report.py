@@ -78,5 +78,5 @@ def test_a_page_claims_no_gain_that_may_be_chance(
     doubtful = property(lambda self: Gain(1.05, 0.97, 1.13))
     monkeypatch.setattr("gemmdb.report.workload.WorkloadReport.expected", doubtful)
     done = gemmdb("report", str(workload))
-    assert "3 GEMMs, no difference, between 0.97x and 1.13x over ATen, weighted by time: " in done.err
+    assert "3 GEMMs, expected over ATen, weighted by time: no difference, between 0.97x and 1.13x; " in done.err
     assert "what to do: " in done.err

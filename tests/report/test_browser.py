@@ -151,6 +151,23 @@ def test_a_table_row_shows_all_its_cells(visit: Callable[..., Any], tmp_path: Pa
     assert (tab.evaluate(titled) == '"gain"') == (width < 640)
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_all_kernels_of_a_split_range_are_shown(visit: Callable[..., Any], tmp_path: Path, width: int) -> None:
+    """A build of what no table answers is asked for on the GPU of the recording."""
+    path, settings = tmp_path / "workload.jsonl", Settings((), tmp_path / "user.db", "aten", False, "")
+    asked = [Problem.gemm("mm", m=16, n=n, k=4096) for n in (4096, 128256)]
+    asked += [Problem.gemm("mixed_mm", m=16, n=n, k=4096) for n in (4096, 128256)]
+    unknown = Problem.gemm("int_mm", m=33, n=4100, k=516)
+    entries = [Entry(one, device=H200.text, ranges=(("m", 1, 64),)) for one in asked]
+    path.write_text("\n".join(one.line for one in (*entries, Entry(unknown, device=H200.text))))
+    tab = visit(path, width, settings=settings)
+    readable(tab)
+    assert tab.locator("#products tr.row td:last-child", has_text=" / ").count() == len(asked)
+    wide = "document.querySelector('#products').parentElement"
+    assert tab.evaluate(f"{wide}.scrollWidth - {wide}.clientWidth") <= 0
+    assert tab.text_content("#missed").endswith("To measure them, on NVIDIA H200:")
+
+
 def test_on_a_phone_controls_are_large_and_a_tap_tells(visit: Callable[..., Any], tmp_path: Path) -> None:
     tab = visit(report_files.comparison(tmp_path), 390, **PHONE)
     for control in tab.locator("button:visible, select:visible, input:visible").all():

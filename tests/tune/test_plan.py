@@ -219,7 +219,7 @@ def test_nothing_misses():
 
 def test_an_estimate_counts_all_sizes_of_a_range_as_a_span():
     one = replace(wanted(64, 1, 9, takes=240.0), least_s=60.0)
-    assert expected(Plan((one,), {}, 600.0)) == "1 of 1 problem should fit into the budget, takes about 60 s to 4 min"
+    assert expected(Plan((one,), {}, 600.0)) == "1 of 1 GEMM should fit into the budget, takes about 60 s to 4 min"
 
 
 def test_a_table_that_cannot_be_written_is_refused_before_the_program_runs(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ function colours(values) {
 
 function axis(title, more = {}) {
   return {
-    title: { text: title, font: { size: 12.5 } }, gridcolor: variable("--faint"), zerolinecolor: variable("--line"),
+    title: { text: title, font: { size: 12.5 }, standoff: 10 }, gridcolor: variable("--faint"), zerolinecolor: variable("--line"),
     linecolor: variable("--line"), tickfont: { size: 11.5 }, automargin: true, ...more,
   };
 }

@@ -86,9 +86,15 @@ function labelled(cell, title) {
   return cell;
 }
 
+/** The kernels of a GEMM, each on one line where there is room. */
+function kernelNames(text) {
+  const names = text.split(" / ");
+  return el("span", "mono kernel", ...names.flatMap((name, at) => [el("span", "", at < names.length - 1 ? `${name} /` : name), " "]).slice(0, -1));
+}
+
 /** A bar of a part of the largest. */
 function bar(part) {
-  const made = el("span", "bar");
+  const made = el("span", part > 0 ? "bar" : "");
   made.style.width = `${100 * part}%`;
   return made;
 }

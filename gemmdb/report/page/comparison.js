@@ -53,7 +53,7 @@ function comparedGrid() {
     { title: "gain", of: gain, show: (row) => (row.aten ? "same kernel" : times(gain(row))), right: true },
     { title: "lost", of: (row) => row.lost_us, show: (row) => el("span", row.lost_us ? "bad" : "", row.lost_us ? micro(row.lost_us) : "-"), right: true },
     { title: "outcome", of: (row) => OUTCOMES.indexOf(row.outcome), show: (row) => el("span", "nowrap", row.outcome || "-") },
-    { title: "kernel", of: (row) => row.kernel, show: (row) => el("span", "mono kernel", row.kernel) },
+    { title: "kernel", of: (row) => row.kernel, show: (row) => kernelNames(row.kernel) },
   ];
   const details = (row) => [["problem", row.problem], ["config", row.config], ["note", row.note || "-"]];
   return grid("compared", columns, details, { column: 2, down: true });

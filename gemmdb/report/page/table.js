@@ -41,7 +41,7 @@ function slowest() {
   const show = (rows) => {
     last = rows;
     const worst = rows.filter((row) => row.floor_us >= Number(least.value)).sort((a, b) => b.ofRoof - a.ofRoof).slice(0, 12);
-    fill(worst.map((row) => [row.name, times(row.ofRoof), bar(row.ofRoof / worst[0].ofRoof), timed(row, micro(row.us)), micro(row.floor_us), el("span", "mono kernel", row.kernel)]));
+    fill(worst.map((row) => [row.name, times(row.ofRoof), bar(row.ofRoof / worst[0].ofRoof), timed(row, micro(row.us)), micro(row.floor_us), kernelNames(row.kernel)]));
     table.hidden = worst.length === 0;
     nothing.hidden = worst.length > 0;
   };
@@ -59,7 +59,7 @@ function problemGrid(several) {
     { title: "ATen", of: (row) => row.aten_us, show: (row) => micro(row.aten_us), right: true },
     { title: "of roofline", of: (row) => row.ofRoof, show: (row) => times(row.ofRoof), right: true },
     { title: "ties", of: (row) => row.tied, show: (row) => whole(row.tied), right: true },
-    { title: "pick", of: (row) => row.kernel, show: (row) => el("span", "mono kernel", row.kernel) },
+    { title: "pick", of: (row) => row.kernel, show: (row) => kernelNames(row.kernel) },
   ];
   if (several) columns.push({ title: "device", of: (row) => row.device, show: (row) => row.device });
   const details = (row) => [

@@ -4,7 +4,7 @@ const MOST_TILES = 400;
 
 function products() {
   return DATA.products.map((one) => {
-    const ranges = Object.entries(one.ranges).map(([name, [low, high]]) => `${name} ${low}..${high ?? ""}`).join(", ");
+    const ranges = Object.entries(one.ranges).map(([name, [low, high]]) => `${name}\u00a0${low}..${high ?? ""}`).join(", ");
     const name = ranges ? `${one.name} (${ranges})` : one.name;
     const row = { ...one, name, share: DATA.total_us ? one.total_us / DATA.total_us : 0, saved_us: one.aten_us - one.total_us };
     row.words = `${name} ${one.problem} ${one.config} ${one.outcome} ${one.rung} ${one.device} ${(one.origins || []).join(" ")}`.toLowerCase();
@@ -48,11 +48,12 @@ const OUTCOME_COLOURS = { [TABLE]: 2, [NEAR]: 0, [TUNED]: 1 };
 /** The colour of an outcome in a bar: one of the palette for kernels, the shade of the boxes for ATen. */
 const outcomeColour = (name) => (name in OUTCOME_COLOURS ? colour(OUTCOME_COLOURS[name]) : SHADES[root.dataset.theme][name] ?? colour(7));
 
-/** A GEMM's name for a box: the op, its sizes, and the rest, each on a line. */
+/** A GEMM's name for a box: the op, its sizes, the rest, and the ranges, each on a line. */
 function lines(name) {
-  const [op, ...rest] = name.split(" ");
+  const [plain, ranges] = name.split(" (");
+  const [op, ...rest] = plain.split(" ");
   const sizes = rest.findIndex((word) => /^\d+x\d+x\d+$/.test(word)) + 1;
-  return [op, rest.slice(0, sizes).join(" "), rest.slice(sizes).join(" ")].filter(Boolean).map(esc).join("<br>");
+  return [op, rest.slice(0, sizes).join(" "), rest.slice(sizes).join(" "), ranges && `(${ranges}`].filter(Boolean).map(esc).join("<br>");
 }
 
 /** Area: time as it is served. Outer boxes: outcomes. */
@@ -66,7 +67,7 @@ function treemap(rows) {
     boxes.push({ id: outcome, label: `${esc(outcome)}, ${percent(us / total)}`, parent: "all", value: us, colour: of[outcome] ?? of.faster[0], text: "", words });
     some.forEach((row, at) => boxes.push({
       id: `${outcome} ${at}`, label: lines(row.name), parent: outcome, value: row.total_us, colour: shade(row),
-      text: `${row.aten ? "ATen" : gained(row)}, ${percent(row.share)}`, words: aboutProduct(row),
+      text: `${row.aten ? "ATen" : gained(row)}${narrow() ? "<br>" : ", "}${percent(row.share)}`, words: aboutProduct(row),
     }));
   }
   const each = (name) => boxes.map((box) => box[name]);
@@ -115,6 +116,9 @@ function buildCommand() {
   return `gemmdb tune -- ${plainly && DATA.title.includes(" ") ? DATA.title : "python PROGRAM"}`;
 }
 
+/** Where a build has to run for some GEMMs. */
+const on = (rows) => (rows.length ? `, on ${distinct(rows, (row) => row.device).join(" and ")}` : "");
+
 /** What a build may save, the most first; and what no build changes. */
 function buildList() {
   const { table, fill } = plainTable("misses", [
@@ -131,9 +135,10 @@ function buildList() {
     const known = missed.filter((row) => row.may_save_us !== null);
     const us = sum(known, (row) => row.may_save_us);
     const guessed = rows.filter((row) => row.outcome === PREDICTED);
-    words.textContent = missed.length === 0 ? (guessed.length ? "A build makes predictions certain:" : "A build changes none of these GEMMs.")
-      : known.length === 0 ? `No table answers ${pluralised(missed.length, "GEMM")}. What a build may save is not known for this device. To measure them:`
-        : `No table answers ${pluralised(missed.length, "GEMM")}. A build may save about ${micro(us)} of ${micro(DATA.total_us)}. To measure them:`;
+    const there = on(missed.length ? missed : guessed);
+    words.textContent = missed.length === 0 ? (guessed.length ? `A build makes predictions certain${there}:` : "A build changes none of these GEMMs.")
+      : known.length === 0 ? `No table answers ${pluralised(missed.length, "GEMM")}. What a build may save is not known for this device. To measure them${there}:`
+        : `No table answers ${pluralised(missed.length, "GEMM")}. A build may save about ${micro(us)} of ${micro(DATA.total_us)}. To measure them${there}:`;
     const refused = [...groups(rows.filter((row) => row.outcome === REFUSED), (row) => row.why)];
     const certain = guessed.length ? [el("li", "", `ATen is predicted to be the best kernel for ${pluralised(guessed.length, "GEMM")}, ${percent(sum(guessed, (row) => row.share))} of the time.`)] : [];
     left.replaceChildren(...certain, ...refused.map(([why, some]) => el("li", "", `ATen runs ${pluralised(some.length, "GEMM")}, ${percent(sum(some, (row) => row.share))} of the time: ${why}.`)));
@@ -156,7 +161,7 @@ function productGrid() {
     { title: "calls", of: (row) => row.calls, show: (row) => whole(row.calls), right: true },
     { title: "one call", of: (row) => row.us, show: oneCall, right: true },
     { title: "saved", of: (row) => row.saved_us, show: (row) => (row.saved_us > 0 ? micro(row.saved_us) : "-"), right: true },
-    { title: "kernel", of: (row) => row.kernel, show: (row) => el("span", "mono kernel", row.kernel) },
+    { title: "kernel", of: (row) => row.kernel, show: (row) => kernelNames(row.kernel) },
   ];
   const details = (row) => [
     ["problem", row.problem], ["config", row.config], ["outcome", row.why ? `${row.outcome}: ${row.why}` : row.outcome],
