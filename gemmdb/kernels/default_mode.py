@@ -9,6 +9,8 @@ better of both.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gemmdb.kernels.aten import PADDED, misaligned
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.rules import shallow
@@ -47,14 +49,17 @@ def padded_form(problem: Problem) -> Config | None:
     return Config.of("aten", "padded", multiple=vector, output="view")
 
 
-def packs_int8(problem: Problem) -> bool:
+def packs_int8(problem: Problem, symbolic: Collection[str] = ()) -> bool:
     """Whether default mode on a CPU runs a GEMM with an int8 weight as `_weight_int8pack_mm`, and that is safe.
+    `symbolic`: the names of its symbolic sizes.
 
     Its pattern (`torch._inductor.fx_passes.quantization`, the same in torch 2.11 to 2.14, with and without freezing)
     wants bf16 activations and a bf16 scale after the GEMM. It does not look at layouts, but the kernel fails or crashes
     on transposed activations, on a weight that is not a dense [N, K], and on rows of either that do not start at
-    multiples of 16 bytes.
+    multiples of 16 bytes. So K has to be fixed: with K = 8, the kernel ends the process.
     """
+    if "k" in symbolic:
+        return False
     a, b = problem.a, problem.b
     if problem.op != "mixed_mm" or problem.int4 is not None or problem.fusion != "scale" or problem.empty:
         return False

@@ -44,6 +44,23 @@ def test_each_spelling_gets_the_weight_only_kernel(kit, aten_wins, model):
     assert (entry["problem"], entry["config"], entry["rung"]) == (aten_wins.text, kit.ATEN.text, "exact")
 
 
+def test_a_symbolic_depth_keeps_the_programs_own_kernel(kit, table):
+    """The weight-only kernel reads K in vectors of 16. With K = 8 it gave garbage or ended the process."""
+    problem, sizes = Problem.gemm("mixed_mm", m=M, n=N, k=K, fusion="scale"), (2, 4, 8, 16, 32, K, 100)
+    gemmdb.inductor.enable(tables=[table({problem.resized(M, N, k).text: kit.ATEN for k in sizes})])
+    run = torch.compile(missed)
+    with torch.no_grad():
+        for k in (K, 8, 100):
+            x, w = torch.randn(M, k).bfloat16(), torch.randint(-9, 9, (N, k), dtype=torch.int8)
+            for one in (x, w):
+                torch._dynamo.mark_dynamic(one, 1, min=2, max=100)
+            found, codes = (run(x, w, S), ()) if k != K else run_and_get_code(run, x, w, S)
+            kit.close(found, missed(x, w, S))
+            assert not any(PACK in code for code in codes)
+    entry = kit.only()
+    assert (entry["config"], entry["outcome"]) == (kit.ATEN.text, "ATen (measured best)")
+
+
 def test_a_forced_aten_is_the_programs_own(kit):
     with torch.no_grad(), gemmdb.inductor.force(kit.ATEN):
         _, (code,) = run_and_get_code(torch.compile(missed), X, W, S)

@@ -185,4 +185,4 @@ def _needs_rewriting(found: Found, query: Query, forced: bool) -> bool:
         return problem.fusion == "scale" and (problem.a.dtype, problem.b.dtype) == taken
     if forced or not isinstance(found, mixed.Mixed):
         return False
-    return default_mode.packs_int8(query.problem) and not found.packed_by_inductor
+    return default_mode.packs_int8(query.problem, query.ranges) and not found.packed_by_inductor

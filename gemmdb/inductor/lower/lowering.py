@@ -152,8 +152,9 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
 def _mixed_of_aten(decision: Decision | None, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
     """Lower the GEMM as what ATen stands for in the tables: on a CPU `_weight_int8pack_mm` where default mode runs
     that, else the cast and the GEMM."""
-    on_cpu = decision is not None and decision.query.device.kind == "cpu"
-    weight = ir_view.aligned(w) if decision and on_cpu and default_mode.packs_int8(decision.problem) else None
+    query = None if decision is None else decision.query
+    packed = query and query.device.kind == "cpu" and default_mode.packs_int8(query.problem, query.ranges)
+    weight = ir_view.aligned(w) if packed else None
     if decision is None or weight is None:
         return inductor_ops.cast_weight(a, w, scale, scale_first)
     JOURNAL.bound |= decision.problem.constant  # Another model's weight may be misaligned.
