@@ -34,6 +34,8 @@ def splits(query: Query, a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     of_a = leading(a.shape, a.stride(), problem.a.row_major)
     of_b = leading(b.shape, b.stride(), problem.b.layout.order.startswith("row"))
+    if not isinstance(of_a, int) or not isinstance(of_b, int):  # A symbolic stride, although no size of the GEMM is.
+        return False
     return first_splits(shape_of(problem, of_a, of_b), here)
 
 

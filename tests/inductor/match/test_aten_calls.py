@@ -13,6 +13,8 @@ from kit.cublaslt import Library, instead
 from kit.devices import H200
 from kit.for_a_gpu import rand
 from kit.gpu import ALGORITHM
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from gemmdb import Problem
 from gemmdb.devices import detect
@@ -67,3 +69,19 @@ def test_a_library_that_is_missing_or_names_nothing_is_no_error(monkeypatch: pyt
     assert not splits(monkeypatch, MM)
     instead(monkeypatch, None)
     assert not aten_calls.splits(MM, rand(32, 256), rand(512, 256).t())
+
+
+@pytest.mark.parametrize("symbolic", ["a", "b"])
+def test_nothing_is_asked_of_a_symbolic_leading_dimension(monkeypatch: pytest.MonkeyPatch, symbolic: str) -> None:
+    """The operand is a part of a wider matrix, whose width is symbolic."""
+    instead(monkeypatch, library := Library())
+    library.named = (SPLIT,)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    width = StatelessSymbolicContext([DimDynamic.STATIC, DimDynamic.DYNAMIC])
+
+    def operand(rows: int, name: str) -> torch.Tensor:
+        if name == symbolic:
+            return mode.from_tensor(rand(rows, 264), symbolic_context=width)[:, :256]
+        return mode.from_tensor(rand(rows, 256))
+
+    assert not aten_calls.splits(MM, operand(32, "a"), operand(512, "b").t())
