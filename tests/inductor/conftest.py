@@ -18,9 +18,10 @@ import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.inductor.lower import triton
-from gemmdb.inductor.lower.adapter import templates
+from gemmdb.inductor.lower.adapter import prebuilt_kernels, templates
 from gemmdb.inductor.match import extract
 from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.key.toolchain import Toolchain
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,8 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_units: None) -
     for name in [name for name in os.environ if name.startswith("GEMMDB_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    if not torch.cuda.is_available():  # Also torch's build for CUDA runs no prebuilt kernel then, which it may refuse.
+        monkeypatch.setattr(prebuilt_kernels, "running", lambda: Toolchain(torch=torch.__version__))
     torch._dynamo.reset()
     torch.manual_seed(0)
     gemmdb.inductor.disable()
