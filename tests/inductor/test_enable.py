@@ -146,7 +146,7 @@ def test_a_miss_says_why_and_a_symbolic_size_is_in_the_journal(kit, table):
     product = kit.only()
     assert product["rung"] == "aten"
     assert product["note"].startswith(
-        "ATen is the only kernel for it: gemmdb's CPU kernels pack a constant weight, and this is a product of two"
+        "ATen is the only kernel for it: gemmdb's CPU kernels pack a constant weight, and both operands of this GEMM"
     )
     assert "; exact: no verdict for this problem on " in product["note"]
     assert product["ranges"]["m"] == [2, None]

@@ -13,6 +13,7 @@ from gemmdb import Config
 from gemmdb.hit import Hit
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.entry import active, enable
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.kernels.config import ATEN
 from gemmdb.lookup import lowering
 from gemmdb.settings import Policy
@@ -37,7 +38,9 @@ def other_biased(x, w, s):
 
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch):
-    """The rules say that padding is for GPUs; Inductor can carry it out here as well."""
+    """The rules say that padding is for GPUs, and that ATen is all there is for two inputs; Inductor can carry it out
+    here as well."""
+    monkeypatch.setattr(state, "may_be_weight", lambda given: True)
     for rules in (legality, lowering):
         monkeypatch.setattr(rules, "rejection", lambda config, query, rows=None: None)
 
