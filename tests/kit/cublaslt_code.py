@@ -13,7 +13,7 @@ import torch
 from torch._inductor import config as inductor_config
 
 from gemmdb import Config
-from gemmdb.cublaslt import launch
+from gemmdb.cublaslt import launch, library
 from gemmdb.cublaslt.matmul import MAX_WORKSPACE
 from gemmdb.inductor.lower.adapter import cublaslt
 
@@ -90,14 +90,15 @@ SPACES: dict[str, int | None] = {"plain": 0, "split": BYTES, "large": MAX_WORKSP
 
 @contextmanager
 def needing(size: int | None) -> Iterator[None]:
-    """The algorithm needs so many bytes; None: the library does not support it."""
+    """The algorithm needs so many bytes; None: the library does not support it. None is loaded, also with torch's build
+    for CUDA: its release would be in the code."""
 
     def asked(*_: object) -> int:
         if size is None:
             raise launch.Refused("not supported")
         return size
 
-    with mock.patch.object(cublaslt, "workspace", asked):
+    with mock.patch.object(cublaslt, "workspace", asked), mock.patch.object(library, "loaded", return_value=None):
         yield
 
 
