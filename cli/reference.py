@@ -23,22 +23,27 @@ def render() -> str:
     """Return the whole reference as Markdown."""
     group: Any = typer.main.get_command(app)
     sections = [INTRODUCTION, "## gemmdb", *_prose(group.help), _table(group.params)]
+    tables: dict[str, str] = {}
     for name, command in group.commands.items():
-        sections += _command(name, command)
+        sections += _command(name, command, tables)
     rows = [f"| `{name}` | {_escape(meaning)} |" for name, meaning in ENVIRONMENT.items()]
     sections += ["## Environment", "\n".join(["| variable | meaning |", "|---|---|", *rows])]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _command(name: str, command: Any) -> Iterator[str]:
-    """Yield the section of a command and of its subcommands."""
+def _command(name: str, command: Any, tables: dict[str, str]) -> Iterator[str]:
+    """Yield the section of a command and of its subcommands. `tables`: the commands so far by their tables of options,
+    each of which is printed once."""
     arguments = [_value(p) if p.required else f"[{_value(p)}]" for p in command.params if not _is_option(p)]
     required = [f"{p.opts[0]} {_value(p)}" for p in command.params if _is_option(p) and p.required]
     separator = ["--"] if name in ("record", "tune", "freeze") else []
     usage = " ".join(["gemmdb", name, *required, "[OPTIONS]", *separator, *arguments])
-    yield from (f"## gemmdb {name}", f"`{usage}`", *_prose(command.help), _table(command.params))
+    yield from (f"## gemmdb {name}", f"`{usage}`", *_prose(command.help))
+    table = _table(command.params)
+    same = tables.setdefault(table, name) if table else name
+    yield table if same == name else f"Its options are those of [`gemmdb {same}`](#gemmdb-{same.replace(' ', '-')})."
     for inner, one in getattr(command, "commands", {}).items():
-        yield from _command(f"{name} {inner}", one)
+        yield from _command(f"{name} {inner}", one, tables)
 
 
 def _prose(text: str) -> Iterator[str]:
