@@ -1,4 +1,4 @@
-"""DeepGEMM: fp8 with scales of blocks, bf16, and groups. Imports torch.
+"""DeepGEMM: fp8 with block scales, bf16, and groups. Imports torch.
 
 Its kernels are compiled for each N and K by nvcc, and its own heuristic chooses among them.
 """
@@ -22,7 +22,7 @@ def library() -> Any:
 
 
 def dense(case: Case) -> Made:
-    """A GEMM of bf16, or of fp8 with scales of blocks."""
+    """A GEMM of bf16, or of fp8 with block scales."""
     return each([_dense(case, made) for made in case.sets])
 
 

@@ -10,7 +10,7 @@ operands, by the protocol of the tables: CUDA graphs, cold weights, rotating add
 kernels of DeepGEMM, humming and GemLite in N processes per GPU, for at most `--warm-seconds`. `--cache DIR` keeps what
 they compile for the next call. `--slow` adds rivals that tune for a minute per problem.
 
-torch multiplies int8 only with 17 rows or more, and fp8 with scales of blocks only if the number of rows is a multiple
+torch multiplies int8 only with 17 rows or more, and fp8 with block scales only if the number of rows is a multiple
 of 4. Below that, torch and gemmdb compute a GEMM with more rows, as programs have to.
 
 LINES gets a JSON line per GEMM when it is done. GEMMs that have a line are skipped, so an interrupted run resumes. A

@@ -18,7 +18,7 @@ EXPERTS = (
 )  # fmt: skip
 """Experts, N and K of public models' expert layers: the fused gate and up projection, or the down projection."""
 DEEPSEEK = ((24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048), (2112, 7168))
-"""N and K of the layers of DeepSeek-V3 whose fp8 weights have scales of blocks, as DeepGEMM's own benchmark has."""
+"""N and K of the layers of DeepSeek-V3 whose fp8 weights have block scales, as DeepGEMM's own benchmark has."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Op:
 
 
 ROWS_AT_ONCE, LEAST_INT8_ROWS, INT8_ROWS = 4, 17, 32
-"""With scales of blocks, cuBLAS takes a multiple of 4 rows. torch's int8 GEMM takes 17 rows or more; a program with
+"""With block scales, cuBLAS takes a multiple of 4 rows. torch's int8 GEMM takes 17 rows or more; a program with
 fewer pads them to 32."""
 SYMMETRIC: dict[str, Any] = {
     "weight_dtype": "int4", "group": 128, "zeros": "none", "packing": "low-first", "constant_weight": True,
@@ -65,7 +65,7 @@ OPS = {
     )
 }
 """By name, those first whose rivals matter most. fp8 sums as every serving engine does, in the matrix unit; blocks are
-added up in fp32 by all. cuBLAS reads the scales of blocks along K in fours."""
+added up in fp32 by all. cuBLAS reads the block scales along K in fours."""
 
 
 def padded(problem: Problem) -> Problem:

@@ -3,7 +3,7 @@
     python -m benchmarks.peers sample --out SAMPLE.jsonl [--count 48] [--seed 1] [--ops int4,bf16]
 
 `--count` problems per op. Their M come from the classes 1, 2 to 16, 17 to 64, 65 to 256, 257 to 1,024 and 1,025 to
-4,096 in turn. N and K are layers of public models, or random multiples of 128 (of 8 for bf16; with scales of blocks,
+4,096 in turn. N and K are layers of public models, or random multiples of 128 (of 8 for bf16; with block scales,
 K is one of 512), in turn; experts are those of public models. The ops alternate, and any prefix has the same shares of
 ops and classes.
 """

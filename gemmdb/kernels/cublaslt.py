@@ -80,7 +80,7 @@ def _scaled_rejection(problem: Problem, device: Device) -> Rejected | None:
     if problem.numerics.fast:
         return Rejected("sums of blocks are always added in fp32")
     if problem.m % SCALES_AT_ONCE or -(-problem.k // SCALE_BLOCK) % SCALES_AT_ONCE:
-        return Rejected(f"cuBLASLt reads scales of blocks {SCALES_AT_ONCE} at a time")
+        return Rejected(f"cuBLASLt reads block scales {SCALES_AT_ONCE} at a time")
     return None
 
 

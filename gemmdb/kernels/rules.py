@@ -127,15 +127,15 @@ def reject_fp8(problem: Problem, device: Device) -> Rejected | None:
     if device.capability < FIRST_FP8:
         return Rejected(f"{device.arch} cannot multiply fp8, which needs compute capability 8.9")
     if problem.spec.grouped and device.capability != HOPPER:
-        return Rejected("torch's kernel for groups of fp8 is made for Hopper alone")
+        return Rejected("torch's kernel for groups of fp8 runs only on Hopper")
     if problem.a.dtype == problem.b.dtype == "fp8_e5m2":
         return Rejected("cuBLAS cannot multiply two e5m2 operands")
     if problem.scales == "block" and device.capability != HOPPER:
-        return Rejected("cuBLAS multiplies with scales of blocks on Hopper alone")
+        return Rejected("cuBLAS supports block scales only on Hopper")
     if problem.k % FP8_MULTIPLE or problem.n % FP8_MULTIPLE:
-        return Rejected(f"torch wants K and N that are multiples of {FP8_MULTIPLE}")
+        return Rejected(f"torch needs K and N to be multiples of {FP8_MULTIPLE}")
     if any(operand.layout.align < VECTOR_BYTES for operand in (problem.a, problem.b)):
-        return Rejected("cuBLAS wants fp8 rows that start at multiples of 16 bytes")
+        return Rejected("cuBLAS needs fp8 rows that start at multiples of 16 bytes")
     if problem.bias is not None and (problem.out == "fp32" or problem.bias.dtype != problem.out):
         return Rejected(f"a bias of {problem.bias.dtype} is not added to {problem.out}")
     return None
@@ -143,7 +143,7 @@ def reject_fp8(problem: Problem, device: Device) -> Rejected | None:
 
 def reject_block_scales(problem: Problem) -> Rejected | None:
     """Why a kernel that scales its sums at the end cannot run."""
-    return Rejected("scales of blocks are applied within the sum") if problem.scales == "block" else None
+    return Rejected("block scales are applied within the sum") if problem.scales == "block" else None
 
 
 def reject_uncapturable(problem: Problem, device: Device) -> Rejected | None:

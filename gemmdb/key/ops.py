@@ -168,7 +168,7 @@ def _grouped_mm(fields: Fields) -> Rejected | None:
     if fields.scalars != "unit":
         return Rejected("it has no alpha and beta")
     if scaled and fields.scales != "row":
-        return Rejected(f"groups of fp8 have scales of rows and columns, got {fields.scales!r}")
+        return Rejected(f"groups of fp8 have row and column scales, got {fields.scales!r}")
     if scaled and fields.ragged != "m":
         return Rejected("groups of fp8 divide M: no kernel for groups that divide K, each with its scales, is measured")
     if scaled and fields.out != "bf16":

@@ -134,7 +134,7 @@ def outside(problem: Problem) -> Rejected | None:
     if problem.int4 is not None:
         return Rejected("GEMMs with an int4 weight are not modelled")
     if problem.scales == "block":
-        return Rejected("scales of blocks are not modelled")
+        return Rejected("block scales are not modelled")
     if problem.empty:
         return Rejected("there is nothing to compute in a GEMM of size zero")
     if problem.a.dtype not in DTYPES:

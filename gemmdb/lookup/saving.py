@@ -30,7 +30,7 @@ UNMODELLED = {
 }
 """For problems that the cost model does not cover: ATen's fixed microseconds, its multiple of the roofline, and the
 fraction of its distance to the roofline that the best config saves. Fitted to 551 problems in the H200 table; `groups`
-to seven grouped GEMMs with few rows, `blocks`, fp8 with scales of blocks, to 22 with at most 64 rows. The model alone
+to seven grouped GEMMs with few rows, `blocks`, fp8 with block scales, to 22 with at most 64 rows. The model alone
 misses more for batched GEMMs: of 377, held out and 32 times in a graph, it leaves 30% of all savings untuned, and `bmm`
 here 5%. The larger estimate is used."""
 

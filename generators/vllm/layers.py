@@ -72,7 +72,7 @@ class Linear:
     def __post_init__(self) -> None:
         _check({"n": self.n, "k": self.k})
         if self.k % SCALE_BLOCK:
-            raise InputError(f"--k {self.k}: scales of blocks need a multiple of {SCALE_BLOCK}")
+            raise InputError(f"--k {self.k}: block scales need a multiple of {SCALE_BLOCK}")
 
     @property
     def described(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Record:
             return Row(tile=tile, status=Status(part.pop("status")), times=Times(**times) if times else None, **part)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             what = one_line(f"{type(error).__name__}: {error}")[:120]
-            raise InputError(f"{where}: not a row of this command ({what}); delete the file to start anew") from error
+            raise InputError(f"{where}: not a row of this command ({what}); delete the file to start over") from error
 
 
 def picks(rows: Iterable[Row]) -> dict[int, Row]:

@@ -55,7 +55,7 @@ def test_lines_without_a_usable_time_and_unknown_operators_are_counted(tmp_path)
     assert left == {
         "the line has no time": 3,
         "a ScaledGemm line does not contain whether fast accumulation is allowed": 1,
-        "TunableOp's operator is none that gemmdb knows": 1,
+        "gemmdb does not know this operator of TunableOp": 1,
     }
 
 

@@ -50,7 +50,7 @@ def test_every_split_is_right(problem: Problem, config: Config) -> None:
     made = operands(problem, torch.device("cuda"), 1)
     for ends in ends_of(problem.m):
         scale_a = made.scale_a.clone()
-        scale_a[ends[-1] :] = float("inf")  # Nobody computes scales of rows that belong to no group.
+        scale_a[ends[-1] :] = float("inf")  # Nobody computes row scales that belong to no group.
         one = replace(made, scale_a=scale_a, offsets=offsets(ends))
         out = torch.full(problem.shapes[2], float("nan"), dtype=torch.bfloat16, device="cuda")
         call, _ = ours(problem, [one.named | {"out": out}], plan(problem, config))

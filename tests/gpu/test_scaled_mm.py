@@ -93,7 +93,7 @@ IN_BLOCKS = [
     scaled(m=20, n=384, k=2048, scales="block", fusion="pointwise"),
     scaled(m=132, n=256, k=1024, scales="block", fusion="pointwise:reads1"),
 ]
-"""With scales of blocks. ATen wants the rows, and the blocks along K, in fours, and has no fast accumulation here."""
+"""With block scales. ATen wants the rows, and the blocks along K, in fours, and has no fast accumulation here."""
 OF_BLOCKS = [
     make("scaled_blocks"), make("scaled_blocks", swap=1), make("scaled_blocks", split_k=2),
     make("scaled_blocks", swap=1, block_n=128, split_k=2), make("scaled_blocks", block_m=128, block_n=128, warps=8),
@@ -115,7 +115,7 @@ def test_a_template_is_served_as_one_choice(kit: Any, config: Config, problem: P
     assert is_template(code)
 
 
-@pytest.mark.skipif(not HOPPER, reason="cuBLAS multiplies with scales of blocks on Hopper alone")
+@pytest.mark.skipif(not HOPPER, reason="cuBLAS multiplies with block scales on Hopper alone")
 @pytest.mark.parametrize("config", OF_BLOCKS, ids=lambda config: config.text)
 @pytest.mark.parametrize("problem", IN_BLOCKS, ids=lambda problem: problem.text)
 def test_scales_of_blocks_are_applied_within_the_sum(kit: Any, config: Config, problem: Problem) -> None:
@@ -124,7 +124,7 @@ def test_scales_of_blocks_are_applied_within_the_sum(kit: Any, config: Config, p
     assert is_template(code)
 
 
-@pytest.mark.skipif(not HOPPER, reason="cuBLAS multiplies with scales of blocks on Hopper alone")
+@pytest.mark.skipif(not HOPPER, reason="cuBLAS multiplies with block scales on Hopper alone")
 @pytest.mark.parametrize("problem", IN_BLOCKS, ids=lambda problem: problem.text)
 def test_scales_of_blocks_are_measured(problem: Problem) -> None:
     from gemmdb.generators.measure.cuda.artifacts import required

@@ -139,7 +139,7 @@ def test_another_declaration_is_refused_by_name(caplog, monkeypatch):
     op = replace(ENGINE_OPS[SGL_FP8], schema=other)
     monkeypatch.setitem(ENGINE_OPS, SGL_FP8, op)
     found = gemmdb.inductor.open_ops([SGL_FP8, CUTLASS])
-    assert found[SGL_FP8].startswith(f"its schema is another than in sgl-kernel 0.3.21: {SGL_FP8}(Tensor mat_a, ")
+    assert found[SGL_FP8].startswith(f"its schema differs from that of sgl-kernel 0.3.21: {SGL_FP8}(Tensor mat_a, ")
     assert found[CUTLASS] == "opened"
     assert f"{SGL_FP8} is not opened" in caplog.text
     assert list(opened()) == [torch.ops._C.cutlass_scaled_mm.default]

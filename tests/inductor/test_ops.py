@@ -63,7 +63,7 @@ if hasattr(torch.nn.functional, "grouped_mm"):
 PROGRAMS = {
     "batches": [(one.model, one.inputs, one.head, one.fields) for one in BATCHED.values()],
     "scales": [(one.model, one.inputs, one.head, one.fields) for one in SCALED.values()],
-    "scales of rows": [(one.model, one.inputs, one.head, one.fields) for one in BY_ROWS.values()],
+    "row scales": [(one.model, one.inputs, one.head, one.fields) for one in BY_ROWS.values()],
     "groups": list(GROUPED.values()),
 }
 

@@ -89,7 +89,7 @@ def test_it_wants_a_fixed_n_and_k_and_an_nvidia_gpu():
 
 def test_scales_of_blocks_want_hopper():
     problem = Problem.gemm("scaled_mm", m=64, n=512, k=512, scales="block")
-    assert "Hopper alone" in str(CONFIG.rejection(problem, Device("cuda", "sm100", "NVIDIA B200", 148, 180)))
+    assert "only on Hopper" in str(CONFIG.rejection(problem, Device("cuda", "sm100", "NVIDIA B200", 148, 180)))
     assert "cannot multiply fp8" in str(CONFIG.rejection(problem, Device("cuda", "sm80", "NVIDIA A100", 108, 80)))
 
 

@@ -96,7 +96,7 @@ def test_inside_and_outside_of_the_kernel():
 
 
 def test_rows_hold_while_the_source_stays_the_same():
-    """Or only got scales of rows."""
+    """Or only got row scales."""
     digest = CONFIG.digest()
     assert len(digest) == 16
     assert CONFIG.is_current(digest)

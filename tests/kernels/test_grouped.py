@@ -67,12 +67,12 @@ LOW = replace(experts(), a=Operand("bf16", Layout("row-padded", 4)))
         (experts(), config(split_k=2), None),
         (experts(), config(split_k=8, load="tma", swap=1), None),
         (experts(k=192), config(split_k=2), "K=192 has fewer than two steps of 64 for a slice"),
-        (experts(), config(split_k=2, load="tma", flatten=1), "at its end with a split K"),
+        (experts(), config(split_k=2, load="tma", flatten=1), "cannot split K"),
         (experts(), config(split_k=8, block_m=128, block_n=128, resident=2, warps=8), "may take more than 128 MiB"),
         (GRADIENT, config(split_k=2), "the groups divide K already"),
         (experts(512, 512, 64, ragged="k"), config(), None),
         (experts(512, 512, 64, ragged="k"), config(load="tma"), "begins anywhere in a row of memory"),
-        (GRADIENT, config(flatten=1), "only loops of one length"),
+        (GRADIENT, config(flatten=1), "groups of one length"),
         (experts(), config(block_m=256, block_n=256, block_k=128, warps=16), "do not fit into shared memory"),
         (Problem.gemm("mm", m=64, n=512, k=256), config(), "does not solve mm"),
         (experts(), template(), None),
@@ -84,15 +84,15 @@ LOW = replace(experts(), a=Operand("bf16", Layout("row-padded", 4)))
         (fp8(), config(), None),
         (fp8(), config(load="tma", flatten=1), None),
         (fp8(k=272), config(), None),
-        (fp8(k=264), config(), "K and N that are multiples of 16"),
-        (fp8(n=520), config(), "K and N that are multiples of 16"),
+        (fp8(k=264), config(), "K and N to be multiples of 16"),
+        (fp8(n=520), config(), "K and N to be multiples of 16"),
         (replace(fp8(), a=Operand("fp8_e4m3", Layout("row-padded", 8))), config(), "start at multiples of 16 bytes"),
         (fp8(), config(block_k=16), "the matrix unit takes 32 fp8_e4m3 of K at once"),
         (fp8(), config(swap=1, block_k=512, stages=2), "at most 256 products before they are added in fp32"),
         (fp8(fast=True), config(swap=1, block_k=512, stages=2), None),
         (fp8(), config(block_k=512, stages=2), None),
         (fp8(), template(), None),
-        (fp8(k=264), template(), "K and N that are multiples of 16"),
+        (fp8(k=264), template(), "K and N to be multiples of 16"),
         (fp8(), template(block_k=16), "the matrix unit takes 32 fp8 of K at once"),
         (fp8(fusion="pointwise"), template(), "rows beyond the last group"),
     ],
@@ -118,7 +118,7 @@ def test_without_tensor_maps_there_is_no_template():
 @pytest.mark.parametrize("one", [config(), template()], ids=lambda one: one.text)
 def test_groups_of_fp8_are_multiplied_on_hopper_alone(one):
     b200 = Device("cuda", "sm100", "NVIDIA B200", 148, 180)
-    assert str(one.rejection(fp8(), b200)) == "torch's kernel for groups of fp8 is made for Hopper alone"
+    assert str(one.rejection(fp8(), b200)) == "torch's kernel for groups of fp8 runs only on Hopper"
     assert one.rejection(experts(), b200) is None
 
 

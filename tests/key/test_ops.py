@@ -215,7 +215,7 @@ WORK: Mapping[str, tuple[Problem, Work]] = {
         Work(8 * 2 * 2 * 3 * 5, 2 * (8 * 2 * 5 + 5 * 3 + 8 * 2 * 3)),
     ),
     "two scales": (_scaled(), Work(2 * 16 * 64 * 32, _MOVED + 4 * 2)),
-    "scales of rows": (_scaled(scales="row"), Work(2 * 16 * 64 * 32, _MOVED + 4 * (16 + 64))),
+    "row scales": (_scaled(scales="row"), Work(2 * 16 * 64 * 32, _MOVED + 4 * (16 + 64))),
 }
 
 

@@ -63,7 +63,7 @@ CASES = {
         ({"scales": "row"}, "only scaled_mm and grouped_mm of fp8 have scales"),
         ({"fast_accum": True}, "only scaled_mm and grouped_mm of fp8 have scales"),
         ({"dtype": "fp8_e5m2"}, "cannot multiply fp8_e5m2 by fp8_e5m2"),
-        ({"dtype": "fp8_e4m3", "scales": "tensor"}, "have scales of rows and columns, got 'tensor'"),
+        ({"dtype": "fp8_e4m3", "scales": "tensor"}, "have row and column scales, got 'tensor'"),
         ({"dtype": "fp8_e4m3", "ragged": "k"}, "groups of fp8 divide M"),
         ({"dtype": "fp8_e4m3", "out_dtype": "fp16"}, "the output of groups of fp8 is bf16, not fp16"),
         ({"dtype": "fp8_e4m3", "layout": "nn"}, "B lies by columns in memory, not row"),

@@ -30,7 +30,7 @@ def fp8(*sizes: int) -> torch.Tensor:
 
 
 def column(rows: int, blocks: int) -> torch.Tensor:
-    """Scales of blocks that follow each other along the first dimension."""
+    """Block scales that follow each other along the first dimension."""
     return torch.rand(blocks, rows).t()
 
 

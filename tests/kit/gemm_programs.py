@@ -13,7 +13,7 @@ import torch
 
 E4M3, E5M2, BF16 = torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16
 ROWS = pytest.mark.skipif(
-    torch.__version__.startswith("2.11"), reason="ATen takes scales of rows on a CPU from torch 2.12 on"
+    torch.__version__.startswith("2.11"), reason="ATen takes row scales on a CPU from torch 2.12 on"
 )
 
 

@@ -96,7 +96,7 @@ def main(options: argparse.Namespace) -> None:
     """Write the file, or compare."""
     if options.check:
         if lines := others():
-            raise SystemExit("\n".join((*lines, "make the environment anew: `make clean test`")))
+            raise SystemExit("\n".join((*lines, "make the environment again: `make clean test`")))
         print(f"what is installed has the versions of {CONSTRAINTS.name}")
         return
     found = resolve()

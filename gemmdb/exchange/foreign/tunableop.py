@@ -87,7 +87,7 @@ def _microseconds(cell: str, where: str) -> float | None:
 def _problem(operator: str, parameters: str) -> Problem | Rejected:
     found = _OPERATOR.fullmatch(operator)
     if found is None and _OTHER.fullmatch(operator) and not operator.startswith("GemmTunableOp_"):
-        return Rejected("TunableOp's operator is none that gemmdb knows")
+        return Rejected("gemmdb does not know this operator of TunableOp")
     if found is None:
         raise InputError(f"unknown operator {operator[:80]!r}")
     kind, dtype, first, second = found.groups()

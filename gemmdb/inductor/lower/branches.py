@@ -30,7 +30,7 @@ def lower(decision: Decision, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     m = args[place].get_size()[0]
     rejected = branching.rejection()
     if rejected is None and symbolic.number(m) is not None:
-        rejected = Rejected("M turned out to be fixed")
+        rejected = Rejected("M is fixed")
     # A branch has each operand's start, but not its offset within its storage.
     if rejected is None and not all(fx.known(fake.storage_offset() == 0) for _, fake in operands):
         rejected = Rejected("an operand has a storage offset")

@@ -28,7 +28,7 @@ def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tup
     if problem != decision.problem:
         raise Refused(deciding.LAYOUT_CHANGED)
     if symbolic.number(operands.sizes[0]) is not None:
-        raise Refused("M turned out to be fixed")
+        raise Refused("M is fixed")
     if rejected := row_choice.rejection():
         raise Refused(rejected.reason)
     ours = _operands(operands)

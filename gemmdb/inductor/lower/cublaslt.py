@@ -64,7 +64,7 @@ def _ends(problem: Problem, operands: Operands) -> set[int]:
 
 def _extra(name: str, node: Any, extra: Extra) -> Any:
     """Return a bias or a scale in memory, as the library reads it. Raises Refused if it lies otherwise."""
-    # A vector may be copied; the scales of blocks lie by columns.
+    # A vector may be copied; the block scales lie by columns.
     vector = max(extra.sizes, default=1) == math.prod(extra.sizes)
     stored = cutlass.dense(node) if vector else templates.settled(node)
     found = ir_view.literal(stored)

@@ -83,7 +83,7 @@ class EngineOp:
         except AttributeError:
             return Rejected("it is not loaded")
         if str(found) != str(torch._C.parse_schema(f"{self.name}{self.schema}")):
-            return Rejected(f"its schema is another than in {self.versions}: {found}")
+            return Rejected(f"its schema differs from that of {self.versions}: {found}")
         return None
 
     def arguments(self, operands: Operands, out: Any = None) -> list[Any]:
@@ -112,7 +112,7 @@ def _any_scales(given: Operands) -> Product:
     kinds = _of_rows(given)
     if kinds is None:
         if op != "scaled_mm":
-            raise Unsupported("int8 with scales of blocks")
+            raise Unsupported("int8 with block scales")
         return _blocks(given)
     return _with_rows(op, kinds)
 
@@ -130,17 +130,17 @@ def _int8_rows(given: Operands) -> Product:
     """vLLM's Triton kernel of int8."""
     op, kinds = _multiplied(given), _of_rows(given)
     if op != "int_mm" or kinds is None:
-        raise Unsupported("not int8 with scales of rows and columns")
+        raise Unsupported("not int8 with row and column scales")
     return _with_rows(op, kinds)
 
 
 def _blocks(given: Operands) -> Product:
     """CUTLASS kernels with block scales: those of A by columns, those of B along K."""
     if _multiplied(given) != "scaled_mm":
-        raise Unsupported("scales of blocks belong to fp8")
+        raise Unsupported("block scales belong to fp8")
     (m, k), n = given.a.shape, given.b.shape[1]
     if given.bias is not None:
-        raise Unsupported("scales of blocks and a bias")
+        raise Unsupported("block scales and a bias")
     _check_blocks(given, (m, k // SCALE_BLOCK), (k // SCALE_BLOCK, n // SCALE_BLOCK))
     if not (known(given.scale_a.stride(0) == 1) and known(given.scale_a.stride(1) == m)):
         raise Unsupported("the scales of A do not follow each other along M")
@@ -154,10 +154,10 @@ def _triton_blocks(given: Operands) -> Product:
     if list(given.block) != BLOCKS:
         raise Unsupported(f"blocks of {list(given.block)}")
     if given.b.dim() != 2 or given.a.dim() != 2:
-        raise Unsupported("operands that are no matrices")
+        raise Unsupported("operands that are not matrices")
     turned = Operands(given.a, given.b.t(), given.scale_a, given.scale_b.t(), None, given.dtype)
     if _multiplied(turned) != "scaled_mm":
-        raise Unsupported("scales of blocks belong to fp8")
+        raise Unsupported("block scales belong to fp8")
     (m, k), n = turned.a.shape, turned.b.shape[1]
     _check_blocks(turned, (m, k // SCALE_BLOCK), (k // SCALE_BLOCK, n // SCALE_BLOCK))
     return Product("scaled_mm", "block", turned=True)
@@ -167,11 +167,11 @@ def _plain_int4(given: Operands) -> Product:
     """MSLK's kernel of torchao's int4 weights [N, K / 2], with scales and zero points [K / group, N]."""
     a, b, scale, zeros = given.a, given.b, given.scale_b, given.zeros
     if any(one.device != a.device or one.dim() != 2 for one in (a, b, scale, zeros)):
-        raise Unsupported("operands that are no matrices on one device")
+        raise Unsupported("operands that are not matrices on one device")
     if (a.dtype, b.dtype) != (torch.bfloat16, torch.int8) or not scale.dtype == zeros.dtype == torch.bfloat16:
         raise Unsupported(f"operands of {a.dtype} and {b.dtype}, and scales of {scale.dtype} and {zeros.dtype}")
     if not all(isinstance(size, int) for one in (b, scale, zeros) for size in one.shape):
-        raise Unsupported("operands that are no matrices of fixed N and K")
+        raise Unsupported("operands that are not matrices of fixed N and K")
     (n, k), (groups, columns) = (b.shape[0], 2 * b.shape[1]), scale.shape
     if not known(a.shape[1] == k) or not all(map(_dense, (a, b, scale, zeros))):
         raise Unsupported("the rows of an operand do not follow each other in memory")
@@ -188,7 +188,7 @@ def _multiplied(given: Operands) -> str:
     if any(one.device != a.device for one in tensors):
         raise Unsupported("operands on several devices")
     if a.dim() != 2 or b.dim() != 2 or not all(isinstance(size, int) for size in b.shape):
-        raise Unsupported("operands that are no matrices of fixed N and K")
+        raise Unsupported("operands that are not matrices of fixed N and K")
     k, n = b.shape
     if not known(a.shape[1] == k) or not _dense(a) or not _dense(b.t()):
         raise Unsupported("the rows of A or the columns of B do not follow each other in memory")
@@ -230,10 +230,10 @@ def _with_rows(op: str, kinds: tuple[str, str]) -> Product:
 
 def _check_blocks(given: Operands, a: tuple[Any, Any], b: tuple[Any, Any]) -> None:
     """Raise Unsupported unless the scales have these sizes, and their blocks are whole. With one block along K, scales
-    of blocks have as many numbers as scales of rows, which another kernel would read."""
+    of blocks have as many numbers as row scales, which another kernel would read."""
     k, n = given.b.shape
     if k % SCALE_BLOCK or n % SCALE_BLOCK or k <= SCALE_BLOCK:
-        raise Unsupported("no scales of rows and columns, and K and N are not several whole blocks of 128")
+        raise Unsupported("no row and column scales, and K and N are not several whole blocks of 128")
     for scale, sizes in ((given.scale_a, a), (given.scale_b, b)):
         if scale.dim() != 2 or not all(map(_equal, scale.shape, sizes)):
             raise Unsupported(f"scales of the sizes {[str(size) for size in scale.shape]}")

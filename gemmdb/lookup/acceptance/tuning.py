@@ -78,7 +78,7 @@ def _in_turns(*lists: Sequence[Config]) -> list[Config]:
 def _expected(ask: Ask) -> list[Config]:
     """Return the configs in a modelled table, whose kernels were compiled for the device, then the model's ranking. If
     both are empty, return the best configs on similar problems. For ops with their own trees, the ranking and these
-    alternate, which gained more on held-out problems than either (docs/contributing/lookup.md). For scales of blocks,
+    alternate, which gained more on held-out problems than either (docs/contributing/lookup.md). For block scales,
     return the menu: the rows are older than half of it."""
     if ask.problem.scales == "block":
         return usual(ask)

@@ -61,11 +61,11 @@ def rejection(config: Config, problem: Problem, device: Device) -> Rejected | No
     if reason := representatives.rejection(problem):
         return reason
     if problem.scaled and problem.spec.grouped:
-        return Rejected("ATen multiplies groups of fp8 on a GPU alone")
+        return Rejected("ATen multiplies groups of fp8 only on a GPU")
     if problem.scales == "row" and _release() < SCALED_ROWS:
-        return Rejected("ATen takes scales of rows on a CPU from torch 2.12 on")
+        return Rejected("ATen supports row scales on a CPU from torch 2.12 on")
     if problem.scales == "block":
-        return Rejected("ATen takes no scales of blocks on a CPU")
+        return Rejected("ATen supports no block scales on a CPU")
     if problem.spec.batched and (problem.k == 1 or problem.m == problem.n == 1):
         return Rejected("Inductor makes no GEMM of batches of vectors on a CPU, but multiplies their elements")
     if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():

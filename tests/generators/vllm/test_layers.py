@@ -36,7 +36,7 @@ def test_an_expert_has_its_share_of_the_tokens_and_at_least_one():
         (lambda: Experts(8, 0, 4096, 7168), "--top-k 0: a size from 1"),
         (lambda: Experts(8, 2, 4096, 2**21), "--intermediate 2097152: a size"),
         (lambda: Experts(8, 2, 4000, 7168, fp8=True), "--hidden 4000: fp8 needs a multiple of 128"),
-        (lambda: Linear(7168, 100), "--k 100: scales of blocks"),
+        (lambda: Linear(7168, 100), "--k 100: block scales"),
     ],
 )
 def test_sizes_that_the_kernels_do_not_take(make, said):

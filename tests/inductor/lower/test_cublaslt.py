@@ -37,7 +37,7 @@ cublaslt.workspace = lambda *asked: 64
 CONFIG = Config.of(
     "cublaslt", "matmul", algo=66, tile=601, stages=35, split_k=1, reduction=0, swizzle=0, custom=1, inner=0, cluster=2
 )
-BY_ROWS = not torch.__version__.startswith("2.11")  # ATen takes scales of rows on a CPU from torch 2.12 on.
+BY_ROWS = not torch.__version__.startswith("2.11")  # ATen takes row scales on a CPU from torch 2.12 on.
 torch.manual_seed(0)
 
 def rand(*sizes):

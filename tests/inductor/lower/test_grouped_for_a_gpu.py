@@ -68,7 +68,7 @@ BEYOND = "rows beyond the last group are not stored, but what is fused may need 
 REFUSED = {
     **{(f"{program}weighted", name): BEYOND for program in ("", "fp8, ") for name in ("flat", "Inductor's")},
     ("gradient", "sliced"): "the groups divide K already",
-    ("gradient", "flat"): "the groups of K have different lengths, and only loops of one length are flattened",
+    ("gradient", "flat"): "flattened loops need groups of one length",
     **{("odd columns", name): "torch pads the rows of its output to multiples of 16 bytes" for name in CONFIGS},
 }
 

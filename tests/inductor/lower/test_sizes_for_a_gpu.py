@@ -101,7 +101,7 @@ def test_sizes_that_may_be_zero(config: Config, reason: str, reached: list[str])
     assert reached == []
 
 
-@pytest.mark.skipif(torch.__version__ < "2.12", reason="a CPU multiplies fp8 with scales of rows from torch 2.12 on")
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="a CPU multiplies fp8 with row scales from torch 2.12 on")
 def test_a_range_of_an_fp8_gemm_is_divided(reached: list[str]) -> None:
     """The shipped table of the H200 has other winners at more rows."""
 

@@ -47,7 +47,7 @@ def rejection() -> Rejected | None:
 def workspace(shape: Shape, device: torch.device, attributes: Mapping[str, int]) -> int:
     """Return the bytes that an algorithm needs. Raises launch.Refused if cuBLASLt does not support it on the device."""
     if library.loaded() is None or not torch.cuda.is_available():
-        raise launch.Refused("no GPU with cuBLASLt is here to ask")
+        raise launch.Refused("there is no GPU with cuBLASLt here")
     with torch.cuda.device(device):
         return launch.checked(shape, device.index, attributes)[2]
 

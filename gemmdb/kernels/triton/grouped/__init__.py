@@ -73,7 +73,7 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
         return rejected
     if config.values["flatten"]:
         if problem.ragged == "k":
-            return Rejected("the groups of K have different lengths, and only loops of one length are flattened")
+            return Rejected("flattened loops need groups of one length")
         if problem.fusion != "none":
             return Rejected("rows beyond the last group are not stored, but what is fused may need them")
     if not shared.loads_by_tma(config):
@@ -88,7 +88,7 @@ def _reject_split(config: ConfigLike, problem: Problem, device: Device) -> Rejec
     if problem.ragged == "k":
         return Rejected("the groups divide K already")
     if value["flatten"]:
-        return Rejected("what a loop does at its end with a split K is not flattened")
+        return Rejected("flattened loops cannot split K")
     if -(-problem.k // int(value["block_k"])) < 4:
         return Rejected(f"K={problem.k} has fewer than two steps of {value['block_k']} for a slice")
     if device.units > hardware.MAX_UNITS:

@@ -1,4 +1,4 @@
-"""`scaled_blocks`: fp8 operands with scales of blocks, 1 x 128 of A and 128 x 128 of B, applied within the sum."""
+"""`scaled_blocks`: fp8 operands with block scales, 1 x 128 of A and 128 x 128 of B, applied within the sum."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
     if rejected := shared.reject_problem(problem, device):
         return rejected
     if problem.scales != "block":
-        return Rejected("the kernel applies scales of blocks")
+        return Rejected("the kernel applies block scales")
     if symbolic:
         return Rejected("the kernel is generated for fixed sizes")
     depth = SCALE_BLOCK * int(config.values.get("blocks", 1))

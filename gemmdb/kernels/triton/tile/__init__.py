@@ -43,7 +43,7 @@ def _reject_slices(config: ConfigLike, problem: Problem) -> Rejected | None:
     if slices == 1:
         return None
     if config.values["split_k"] != 1:
-        return Rejected("one program adds up the slices, or several do")
+        return Rejected("slices and split_k exclude each other")
     if slices > -(-problem.k // step):
         return Rejected(f"K={problem.k} has fewer than {slices} steps of {step}")
     m, n, warps = (int(config.values[name]) for name in ("block_m", "block_n", "warps"))
@@ -55,7 +55,7 @@ def _reject_slices(config: ConfigLike, problem: Problem) -> Rejected | None:
 def _reject_reduction(config: ConfigLike, problem: Problem) -> Rejected | None:
     value = config.values
     if (value["split_k"] == 1) != (value["reduce"] == "none"):
-        return Rejected("partial sums are reduced when K is split, and only then")
+        return Rejected("reduce belongs to a split K, and a split K needs it")
     if shared.loads_by_tma(config):
         return shared.reject_split(config, problem) or rules.reject_unaligned_rows(problem)
     ragged = problem.spec.dequantises and problem.k % int(value["block_k"]) and problem.b.layout.align < 16

@@ -118,7 +118,7 @@ def fp8(op="scaled_mm", **rest):
     *((fp8(constant_weight=True), release, "") for release in ("2.11.0+cpu", "2.12.0", "2.13.0a0")),
     (fp8(scales="row", constant_weight=True), "2.11.0+cpu", "from torch 2.12 on"),
     *((fp8(scales="row", constant_weight=True), release, "") for release in ("2.12.0", "2.13.0a0")),
-    (fp8("grouped_mm", groups=5), "2.13.0", "ATen multiplies groups of fp8 on a GPU alone"),
+    (fp8("grouped_mm", groups=5), "2.13.0", "ATen multiplies groups of fp8 only on a GPU"),
 ])  # fmt: skip
 def test_aten_is_all_there_is_for_a_batch_and_for_fp8(monkeypatch, problem, release, reason):
     monkeypatch.setattr(space, "installed", lambda kind: Toolchain(torch=release))

@@ -1,4 +1,4 @@
-"""The kernel of fp8 with scales of blocks in Triton's interpreter, on a CPU: right for every way to cut and turn it."""
+"""The kernel of fp8 with block scales in Triton's interpreter, on a CPU: right for every way to cut and turn it."""
 
 import importlib.util
 import json

@@ -70,7 +70,7 @@ def check(path: str, text: str, config: str, ends: list[int]) -> dict[str, Any]:
     b = b if problem.b.row_major else b.mT.contiguous().mT
     out = torch.full(problem.shapes[2], float("nan")).to(DTYPES[problem.out])
     scale_a, scale_b = (torch.rand(sizes) + 0.5 if problem.scaled else torch.ones(sizes) for sizes in SCALES)
-    scale_a[ends[-1] :] = float("inf")  # Nobody computes scales of rows that belong to no group.
+    scale_a[ends[-1] :] = float("inf")  # Nobody computes row scales that belong to no group.
     names = {"A": a, "B": b, "out": out, "offsets": torch.tensor(ends, dtype=torch.int32), "apart": b.stride(0)}
     names |= {"scale_a": scale_a, "scale_b": scale_b}
     sums, counters = torch.full((planned.partials,), float("nan")), torch.zeros(planned.counters, dtype=torch.int32)

@@ -41,7 +41,7 @@ KINDS = {
     "bf16": (bmm, {}, 2),
     "fp32": (bmm, {"dtype": "fp32"}, 2),
     "fp8": (scaled, {}, 3),
-    "fp8, scales of rows": (scaled, {"scales": "row"}, 3),
+    "fp8, row scales": (scaled, {"scales": "row"}, 3),
     "fp8, a bias": (scaled, {"bias": "1d"}, 3),
     "fp8, two dtypes": (scaled, {"dtype": "fp8_e5m2", "weight_dtype": "fp8_e4m3"}, 3),
 }
@@ -128,7 +128,7 @@ def test_what_is_tried_with_scales_of_blocks(m):
     assert m > 64 or max(config.values["split_k"] for config in found) > 1
     for config in found:
         assert config.rejection(problem, H200) is None
-        assert "applies scales of blocks" in str(config.rejection(scaled(m, 4096, 7168), H200))
+        assert "applies block scales" in str(config.rejection(scaled(m, 4096, 7168), H200))
         assert config.values["block_k"] == 128
     others = tried(scaled(m, 4096, 7168, fast_accum=True))
     assert all("within the sum" in str(config.rejection(problem, H200)) for config in others)

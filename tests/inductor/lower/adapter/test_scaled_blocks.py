@@ -66,7 +66,7 @@ def test_what_it_takes():
     sizes = {"m": 48, "n": 512, "k": 1024}
     assert asked(**sizes, scales="block") is None
     assert asked(**sizes, scales="block", fast_accum=True, bias="1d") is None
-    assert "scales of blocks" in str(asked(**sizes, scales="row"))
+    assert "block scales" in str(asked(**sizes, scales="row"))
     assert "fewer than 2 steps" in str(asked(**{**sizes, "k": 128}, scales="block"))
     assert "multiples of 16" in str(asked(**{**sizes, "n": 520}, scales="block"))
     # Triton 3.6 refuses masked loads of fp8 with an integer for what is beyond the end.
