@@ -20,12 +20,14 @@ class Machine:
     """Rates per microsecond: `dram` and `l2` in bytes, `tensor` and `sync` in 16-bit operations of one SM on the tensor
     cores (warp-group and `mma.sync` instructions), `fma` in fp32 operations of one SM. `clock`: cycles per microsecond.
     `smem`: bytes of shared memory of an SM that programs may share; `warps`: resident warps of an SM. `capability`: 90
-    for sm90."""
+    for sm90. Its repr is a part of the stamp of a packed table's expectations (`lookup.expected.stamp_of`), so every
+    field belongs to the format of the shipped tables."""
 
     capability: int
     sms: int
     dram: float
     l2: float
+    l2_bytes: float
     tensor: float
     sync: float
     fma: float
@@ -51,18 +53,20 @@ def machine(device: Device) -> Machine | None:
     if not capability or known is None or device.mig:
         return None
     share = device.units / known.units
-    clock = known.figures["clock_mhz"]
+    public = {**known.figures, **{k: v for k, v in device.figures.items() if k in ("smem_bytes", "l2_bytes")}}
+    clock = public["clock_mhz"]
     tensor = known.figures["tc_tflops"] * 1e6 * share / device.units
     return Machine(
         capability,
         device.units,
-        known.figures["copy_gb_per_s"] * 1e3 * share,
+        public["copy_gb_per_s"] * 1e3 * share,
         64 * clock * device.units,  # The crossbar of every arch since Volta delivers 64 bytes per clock and SM.
+        public["l2_bytes"],
         tensor,
         tensor if capability < hardware.HOPPER else min(tensor, SYNC_FLOPS * clock),
         2 * hardware.FMA_LANES.get(capability, hardware.OTHER_FMA_LANES) * clock,
         clock,
-        int(device.figures.get("smem_bytes", known.figures["smem_bytes"])),
+        int(public["smem_bytes"]),
         hardware.RESIDENT_WARPS.get(capability, hardware.OTHER_RESIDENT_WARPS),
     )
 
