@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gemmdb.outcome import ONLY_ATEN
+from gemmdb.outcome import ONLY_ATEN, Outcome
 
 FREEZE_LINE = "torch._inductor.config.freezing = True"
 MIN_BOUND = 64
@@ -62,7 +62,8 @@ class Situation:
     `predicted`: number for which it is predicted to be; `disturbed` of `timed`: timings that other programs disturbed;
     `left`: problems for which there was no time; `command`: repeats this command; `build`: measures what is unknown;
     `largest`: the largest recorded size of a batch without an upper bound, 0 if unknown; `outdated`: number of GEMMs
-    for which ATen runs by rows of another toolchain; `busy`: the use by other programs for which the command stopped;
+    for which ATen runs by rows of another toolchain; `unbounded`: number of GEMMs that need constant weights and whose
+    batch has no upper bound; `busy`: the use by other programs for which the command stopped;
     `patient`: repeats it when the machine is quiet; `more`: repeats it with more samples, empty unless a difference of
     the times may be chance."""
 
@@ -77,6 +78,7 @@ class Situation:
     build: str = ""
     largest: int = 0
     outdated: int = 0
+    unbounded: int = 0
     busy: str = ""
     patient: str = ""
     more: str = ""
@@ -95,11 +97,18 @@ def of_reason(reason: str) -> Act:
     return Act.BUILD
 
 
+def needs_bound(serves: Outcome, ranges: Iterable[tuple[int, int | None]]) -> bool:
+    """Return whether a GEMM that needs constant weights needs an upper bound of its batch, too: without one, a build
+    may leave it out."""
+    return of_reason(serves.reason) is Act.FREEZE and any(high is None for _, high in ranges)
+
+
 def advise(found: Situation) -> tuple[Advice, ...]:
     """Return what to do, the most useful first; never empty."""
     numbers: Counter[Act] = Counter()
     for reason, number in found.left_out.items():
         numbers[of_reason(reason)] += number
+    numbers[Act.BOUND] += found.unbounded
     numbers[Act.BUILD] += found.unknown
     numbers[Act.UPGRADE] += found.outdated
     numbers[Act.CHECK] += found.predicted

@@ -33,7 +33,6 @@ from gemmdb.cli.output import (
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
-from gemmdb.key.problem import Problem
 from gemmdb.lookup.environment import current_catalog
 from gemmdb.outcome import ONLY_ATEN, Kind, Outcome
 from gemmdb.settings import Policy
@@ -150,8 +149,9 @@ def steps(found: Coverage, workload: Path, elsewhere: bool) -> tuple[Advice, ...
     return advise(Situation(
         reasons, unknown, kinds[Kind.ATEN_BEST], kinds[Kind.ATEN_PREDICTED],
         disturbed=disturbed, command=build, build=build,
-        largest=max((Problem.parse(miss.problem).m for miss in found.misses if miss.ranges), default=0),
+        largest=found.most_rows,
         outdated=sum(hits.outdated for hits in found.hits.values()),
+        unbounded=sum(advice.needs_bound(miss.outcome, miss.ranges.values()) for miss in found.misses),
     ))  # fmt: skip
 
 

@@ -245,7 +245,8 @@ def _catalog() -> list[Check]:
         found.append(Check("catalog", BROKEN, str(error), remedy))
         catalog = Catalog(()) if frozen else Catalog.load(Settings.read())
     for table in catalog.tables:
-        found.append(Check("table", OK, f"{table.path}: {', '.join(device.sku for device in table.devices())}"))
+        skus = ", ".join(device.sku for device in table.devices())
+        found.append(Check("table", OK, f"{table.path}: {skus or 'empty'}"))
     device = detect.native()
     covering = [str(table.path) for table in catalog.tables if device in table.devices()]
     if covering:

@@ -125,6 +125,8 @@ def _one(name: str, value: Any) -> str:
     if not isinstance(value, float):
         return UNKNOWN if value is None else str(value)
     value += 0.0  # Without the sign of -0.0.
+    if name == "speedup":
+        return f"{value:.2f}x ATen"
     if name in SHARES:
         return f"{round(value, 3) + 0.0:.1%}"
     return microseconds(value) if name.endswith("_us") else f"{value:.4g}"
@@ -145,6 +147,6 @@ def _words(found: Mapping[str, Any]) -> str:
     """Format an evidence object: a config and its facts."""
     words = []
     for name, value in found.items():
-        bare = name in ("config", "reason") or name.endswith("_us")
+        bare = name in ("config", "reason", "speedup") or name.endswith("_us")
         words.append(_one(name, value) if bare else f"{name.replace('_', ' ')} {_one(name, value)}")
     return ", ".join(words)

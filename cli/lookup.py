@@ -143,9 +143,10 @@ def _unconfirmed(query: Query, catalog: Catalog, hit: Hit | None) -> str:
 def _hit_facts(hit: Hit, query: Query, catalog: Catalog) -> dict[str, str]:
     """Return the facts of a hit. The kernel's text is not shortened, since it is the result."""
     time = UNKNOWN_TIME if disturbed(hit, query, catalog.tables) else microseconds(hit.expected_us)
+    at = f" at m={query.problem.m}, others in `kernels`" if hit.branches else ""
     return {
         "rung": hit.rung,
-        "kernel": f"{hit.config.text} (Inductor's default)" if hit.config == ATEN else hit.config.text,
+        "kernel": (f"{hit.config.text} (Inductor's default)" if hit.config == ATEN else hit.config.text) + at,
         "expected": time + ("" if hit.config == ATEN else f", {hit.speedup:.2f}x ATen") + over_range(hit, query),
         "table": hit.table,
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.cli.advice import Act, Advice, Situation, advise, facts
+from gemmdb.cli.advice import Act, Advice, Situation, advise, facts, needs_bound
 from gemmdb.cli.gain import NO_GAIN, cache_hint, gain_cell, timed_facts
 from gemmdb.cli.output import (
     Cell,
@@ -123,9 +123,9 @@ def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
         kinds[Kind.ATEN_PREDICTED],
         disturbed, built.rows if built else 0, 0 if done.stopped else left, commands.same,
         f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
-        max((one.entry.problem.m for one in products if one.entry.ranges), default=0),
-        sum(one.outdated and one.outcome.kind.aten for one in products), busy,
-        commands.patient,
+        max((one.entry.most_rows for one in products if one.entry.ranges), default=0),
+        sum(one.outdated and one.outcome.kind.aten for one in products),
+        sum(needs_bound(one.outcome, one.entry.ends.values()) for one in products), busy, commands.patient,
         commands.more if done.gained and done.gained.verdict == "no difference" and not done.gained.is_certain else "",
     ))  # fmt: skip
 

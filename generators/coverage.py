@@ -84,13 +84,14 @@ class Coverage:
     """A workload's hits per rung, its misses by falling share of time, and (count, calls) by name of the GEMMs that
     gemmdb does not handle. Shares refer to the problems' time and exclude unhandled GEMMs, which have no recorded
     sizes. `gain`: expected speedup over ATen for all calls of all problems, misses included; its interval covers the
-    noise of measured times, not prediction errors."""
+    noise of measured times, not prediction errors. `most_rows`: the largest M of the misses with symbolic sizes."""
 
     problems: int
     hits: Mapping[str, Hits]
     misses: tuple[Miss, ...]
     uncovered: Mapping[str, tuple[int, int]]
     gain: Gain
+    most_rows: int = 0
 
     @property
     def kernel_share(self) -> float:
@@ -241,6 +242,7 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy, device: Devic
         ),
         dict(sorted(workload.uncovered.items())),
         weighted(one.all_calls for one in entries),
+        max((one.entry.most_rows for one in missed if one.entry.ranges), default=0),
     )  # fmt: skip
 
 
@@ -280,12 +282,8 @@ def _hits(found: Sequence[EntryHit], total: float) -> Hits:
 
 
 def _tally(found: Sequence[EntryHit], total: float) -> Tally:
-    return Tally(
-        len(found),
-        sum(one.entry.count for one in found),
-        sum(one.entry.calls for one in found),
-        sum(one.total_us for one in found) / total,
-    )
+    counts, calls = (sum(getattr(one.entry, name) for one in found) for name in ("count", "calls"))
+    return Tally(len(found), counts, calls, sum(one.total_us for one in found) / total)
 
 
 def _never_built(one: EntryHit, catalog: Catalog) -> str:

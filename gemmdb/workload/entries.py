@@ -113,6 +113,11 @@ class Entry:
         """The smallest and the largest value of each symbolic size, as of a Query."""
         return {name: (low, high) for name, low, high in self.ranges}
 
+    @property
+    def most_rows(self) -> int:
+        """The largest M of the calls, to the nearest power of two; that of the compile if none is known."""
+        return max((problem.m for problem in self.sizes()), default=self.problem.m)
+
     def query(self, device: Device) -> Query:
         """Return the lookup of the problem, with its ranges, on a device."""
         return Query(self.problem, device, self.ends, computed=self.computed)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gemmdb.cli.advice import FREEZE_LINE, Act, Situation, advise, bound, facts, of_reason
+from gemmdb.cli.coverage import steps
 from gemmdb.generators import effort
 from gemmdb.generators.build.recorded import NO_KERNEL
+from gemmdb.generators.coverage import coverage
 from gemmdb.generators.measure.candidates import only_aten, range_rejection
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.key.problem import Query
@@ -17,6 +20,7 @@ from gemmdb.lookup.ask import Ask
 from gemmdb.outcome import ONLY_ATEN
 from gemmdb.settings import Policy
 from gemmdb.tune import plan
+from gemmdb.workload.entries import Entry, Workload
 
 COMMAND, BUILD = "gemmdb tune -- python serve.py", "gemmdb build --arch native --shapes w.jsonl"
 
@@ -54,6 +58,20 @@ def test_each_step_has_a_line_to_paste() -> None:
         "8 of 14 timings were disturbed by other programs and are not used; run again when the machine is idle:"
         f" {COMMAND}",
     )
+
+
+def test_a_batch_without_a_bound_is_told_together_with_freezing(lab) -> None:
+    """Freezing alone would end in the next dead end."""
+    device = lab.cpu.text
+    plain = replace(lab.problem(m=7), constant=False)
+    seen = (((("m", 2),), 10), ((("m", 500),), 10))
+    moving = Entry(plain, calls=20, device=device, ranges=(("m", 2, None),), seen=seen)
+    bounded = Entry(replace(plain, n=512), calls=9, device=device, ranges=(("m", 2, 64),))
+    found = coverage(Workload((moving, bounded), {}), lab.catalog(), Policy())
+    freeze, limit = steps(found, Path("w.jsonl"), elsewhere=False)
+    assert (freeze.act, freeze.text.split(" need ")[0]) == (Act.FREEZE, "2 GEMMs")
+    assert (limit.act, limit.paste) == (Act.BOUND, "torch._dynamo.mark_dynamic(x, 0, min=2, max=512)")
+    assert limit.text.startswith("the batch of 1 GEMM has no upper bound")
 
 
 def test_training_is_told_that_freezing_does_not_help() -> None:

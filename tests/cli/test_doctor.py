@@ -15,6 +15,7 @@ from gemmdb.cli.doctor import BROKEN, MISSING, OK, OPTIONAL, Check, checks
 from gemmdb.cli.probe import Memory
 from gemmdb.devices import detect
 from gemmdb.table.reader import Table
+from gemmdb.table.writer import Store
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +99,14 @@ def test_a_broken_table_is_exit_1(gemmdb, no_torch, monkeypatch, tmp_path: Path)
     done = gemmdb("doctor")
     assert done.code == 1
     assert any(line.startswith("broken") and "text.db" in line for line in done.out.splitlines())
+
+
+def test_a_table_without_rows_is_empty(no_torch, monkeypatch, tmp_path: Path):
+    with Store.open(tmp_path / "new.db"):
+        pass
+    monkeypatch.setenv("GEMMDB_TABLES", str(tmp_path / "new.db"))
+    details = [check.detail for check in checks(Memory(), compile_probe=False) if check.name == "table"]
+    assert f"{tmp_path / 'new.db'}: empty" in details
 
 
 def test_a_table_for_this_device_is_named(no_torch, table, monkeypatch):

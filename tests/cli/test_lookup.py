@@ -102,6 +102,7 @@ def test_batch_invariance_gives_all_sizes_one_order(gemmdb, h200):
     assert re.search(
         r"kernels +m 2, 16, triton:narrow 16x64x128 split_k=4; .*; m 257, triton:tile \S+ slices=4\n", ranged
     )
+    assert re.search(r"kernel +triton:\S+ .* at m=64, others in `kernels`\n", ranged)
     assert "batch invariance covers mm and addmm" in gemmdb("lookup", "--op", "int_mm", *asked, "--m", "32").out
 
 

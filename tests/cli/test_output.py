@@ -58,6 +58,8 @@ def test_evidence_is_written_for_people():
      {"range": "m 2..64", "reason": "no answer at m=4"}),
     ({"range": {"m": (2, None), "n": [1, 8]}}, {"range": "m 2.., n 1..8"}),
     ({"sizes": [{"m": 8, "rung": None, "regret": -0.0}]}, {"sizes": "m 8, rung -, regret 0.0%"}),
+    ({"sizes": [{"m": 8, "rung": "exact", "expected_us": 57.0, "speedup": 1.0}]},
+     {"sizes": "m 8, rung exact, 57.00 us, 1.00x ATen"}),
     ({"kernels": [{"m": [2, 4], "config": "aten:default", "mean_gain": -0.0, "worst_regret": 0.20917874526441263}]},
      {"kernels": "m 2, 4, aten:default, mean gain 0.0%, worst regret 20.9%"}),
     ({"held_back": {"config": "aten:default", "gain": -0.0001, "loss": 0.20917874526441263}},
