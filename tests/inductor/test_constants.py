@@ -33,3 +33,13 @@ def test_a_weight_inside_its_storage_is_read_where_it_is(kit):
     stats = gemmdb.inductor.stats()
     assert kit.lowered(stats) == [kit.CPP] * len(dtypes)
     assert ({entry["note"] for entry in stats["products"]}, stats["errors"]) == ({""}, [])
+
+
+def test_inductor_freezes_nothing_where_gradients_are_enabled(kit):
+    """Also if the program itself disables them. A table then served the C++ template, for a constant that was none."""
+    layer, x = Sliced(torch.int8), torch.randn(8, 64).bfloat16()
+    with inductor_config.patch(freezing=True), force(kit.left_alone):
+        kit.close(kit.compiled(torch.no_grad()(lambda x: layer(x)), x), layer(x))
+        layer.w += 1
+        kit.close(kit.compiled(torch.no_grad()(lambda x: layer(x)), x), layer(x))
+    assert kit.only()["problem"].endswith("constant=0")

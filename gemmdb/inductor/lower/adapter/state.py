@@ -122,8 +122,9 @@ def may_be_cached() -> bool:
 
 
 def freezing() -> bool:
-    """Whether parameters become constants in the compile in progress."""
-    return bool(inductor_config.freezing)
+    """Whether parameters become constants in the compile in progress. Inductor freezes nothing if gradients are enabled
+    around the program, also where the program itself disables them."""
+    return bool(inductor_config.freezing) and not torch.is_grad_enabled()
 
 
 def deterministic() -> bool:
