@@ -1,4 +1,5 @@
-"""ATen's kernels: the reference, the CPU's weight-only GEMM, and the reference on padded operands."""
+"""ATen's kernels: the reference, also as default mode runs it with symbolic rows, the CPU's weight-only GEMM, and the
+reference on padded operands."""
 
 from __future__ import annotations
 
@@ -71,6 +72,9 @@ def stored_apart(problem: Problem) -> bool:
 
 DEFAULT = Kernel("aten", "default", tuple(OPS), ("cpu", "cuda"), 0)
 """What Inductor's default mode runs without gemmdb: the reference of every measurement."""
+SYMBOLIC_ROWS = Kernel("aten", "symbolic_rows", ("mm", "addmm"), ("cpu",), 1, measured_only=True)
+"""What default mode runs without gemmdb if the number of rows is symbolic, where that is another function: the
+reference of a range. See `gemmdb.kernels.default_mode`."""
 INT8PACK = Kernel("aten", "int8pack_mm", ("mixed_mm",), ("cpu",), 1, rejection=_int8pack)
 """The weight-only GEMM of ATen; bf16 activations, int8 weight, per-channel scale."""
 DEQUANTISED = Kernel(

@@ -1,5 +1,5 @@
 """What Inductor's default mode runs for a GEMM: ATen, on padded operands where its padding pass finds that faster; on a
-CPU the weight-only kernel where its pattern finds an int8 weight.
+CPU the weight-only kernel where its pattern finds an int8 weight, and oneDNN instead of MKL where M is symbolic.
 
 The padding pass (`torch._inductor.fx_passes.pad_mm`) pads M, N and K to the next 16 bytes of elements, and its result
 is a view of the padded output. It compares both forms with a benchmark of its own, except where it takes the GEMM for
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gemmdb.kernels.aten import PADDED, misaligned
+from gemmdb.kernels.aten import PADDED, SYMBOLIC_ROWS, misaligned
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.rules import shallow
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES, Layout
@@ -65,6 +65,17 @@ def packs_int8(problem: Problem, symbolic: Collection[str] = ()) -> bool:
         return False
     rows = a.layout.order in ("row", "row-padded") and a.layout.align * ITEM_SIZES[a.dtype] == VECTOR_BYTES
     return (a.dtype, b.dtype) == ("bf16", "int8") and rows and b.layout == Layout("col", VECTOR_BYTES)
+
+
+def symbolic_form(problem: Problem) -> Config | None:
+    """Return the config whose time is that of default mode for this problem as one size of a symbolic M; None where it
+    runs the same function as for a fixed M.
+
+    On a CPU, Inductor packs a constant fp32 weight for MKL if M is fixed, else for oneDNN
+    (`torch._inductor.fx_passes.mkldnn_fusion`, the same in torch 2.11 to 2.15). A symbolic M is at least 2.
+    """
+    differs = problem.op in SYMBOLIC_ROWS.ops and problem.constant and problem.a.dtype == "fp32" and problem.m > 1
+    return Config.of("aten", "symbolic_rows") if differs and problem.numerics.fp32 == "ieee" else None
 
 
 def returns_view(config: Config) -> bool:

@@ -110,7 +110,8 @@ class Kernel:
     does not carry over to a problem with another value.
     `int4`: whether it solves a mixed_mm whose weight has a scale for each group, and no other.
     `library`: whether a config names a library's algorithm. `extern`: its call takes the place of ATen's. Nothing is
-    fused into either, so what it saves does not depend on the epilogue.
+    fused into either, so what it saves does not depend on the epilogue. `measured_only`: no compile serves it; its time
+    is that of ATen in some compiles.
     `digest`: 16 hexadecimal digits of the source that it is rendered from, or the release of the library that has it;
     None for a kernel without either, empty if what has it is not installed. `equivalent` maps former digests to later
     ones that render the same kernels.
@@ -134,3 +135,4 @@ class Kernel:
     int4: bool = False
     library: bool = False
     extern: bool = False
+    measured_only: bool = False

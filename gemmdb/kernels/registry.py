@@ -32,6 +32,7 @@ def _unsolved(kernels: Iterable[Kernel]) -> dict[str, str]:
 
 _ALL = (
     aten.DEFAULT,
+    aten.SYMBOLIC_ROWS,
     aten.INT8PACK,
     aten.PADDED,
     aten.DEQUANTISED,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from gemmdb.cost.transfer import ConfigGroup, fitted
+from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.canonical import lazy
 from gemmdb.lookup.ask import Ask
@@ -156,16 +157,23 @@ class Prediction:
 
 
 def measured(ask: Ask) -> Prediction | None:
-    """Return the prediction for a problem that was itself measured; None if no table has a verdict on it."""
+    """Return the prediction for a problem that was itself measured; None if no table has a verdict on it, or no time of
+    what ATen stands for in the compile."""
     found = verdict_of(ask)
     here = timings_of(ask, found[0], ask.problem) if found else None
     if here is None:
         return None
     banned = barred(ask) - {ATEN}
     allowed = (c for c, one in here.pooled.items() if one.servable and c not in banned)
-    estimates = {c: Estimate(here.pooled[c].code * STEP, 0.0, True) for c in allowed if ask.rejection(c) is None}
+    logs = {config: here.pooled[config].code * STEP for config in allowed if ask.rejection(config) is None}
+    form = default_mode.symbolic_form(ask.problem) if "m" in ask.symbolic else None
+    if form is not None and (form not in here.pooled or not here.pooled[form].full or here.pooled[form].disturbed):
+        return None
+    aten = 0.0 if form is None else here.pooled[form].code * STEP
+    estimates = {config: Estimate(0.0 if config == ATEN else log - aten, 0.0, True) for config, log in logs.items()}
     intervals = {config: here.pooled[config].spread for config in estimates}
-    return Prediction("exact", estimates, 0.0, here.aten_us, here.verified, here.table, intervals=intervals)
+    aten_us = here.aten_us * math.exp(aten)
+    return Prediction("exact", estimates, 0.0, aten_us, here.verified, here.table, intervals=intervals)
 
 
 def remembered(ask: Ask, name: str, compute: Callable[[Ask], T], shared: bool = False) -> T:

@@ -40,7 +40,7 @@ times 4 kernels, the algorithm search of a compile none; the other builds time 1
 class Entry:
     """A config with the toolchains that measured it, ordered by text. The times of a table share entries. `memo`: cache
     for values that callers derive from it. `key`: the config's key. `aten`: whether the config is ATen. `library`:
-    whether it is a library's algorithm. `split`: whether it splits K."""
+    whether it is a library's algorithm. `split`: whether it splits K. `served`: whether a compile may serve it."""
 
     config: Config
     toolchains: tuple[Toolchain, ...] = ()
@@ -49,12 +49,14 @@ class Entry:
     aten: bool = field(init=False, compare=False, repr=False)
     library: bool = field(init=False, compare=False, repr=False)
     split: bool = field(init=False, compare=False, repr=False)
+    served: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.config.key)
         object.__setattr__(self, "aten", self.config == ATEN)
         object.__setattr__(self, "library", self.config.spec.library)
         object.__setattr__(self, "split", int(self.config.values.get("split_k", 1)) > 1)
+        object.__setattr__(self, "served", not self.config.spec.measured_only)
 
 
 class Time(NamedTuple):
@@ -106,8 +108,9 @@ class Time(NamedTuple):
 
     @property
     def servable(self) -> bool:
-        """Whether a run measured it in full, on a quiet machine. ATen needs no evidence."""
-        return bool(self.flags & FULL) and (not self.flags & DISTURBED or self.entry.aten)
+        """Whether a run measured it in full, on a quiet machine, and a compile may serve it. ATen needs no evidence."""
+        quiet = not self.flags & DISTURBED or self.entry.aten
+        return bool(self.flags & FULL) and quiet and self.entry.served
 
     @property
     def resident(self) -> int:

@@ -95,6 +95,8 @@ class Pooled:
     def servable(self) -> bool:
         """Whether a run measured it in full, on a quiet machine. A config with only a short estimate is never picked.
         ATen needs no evidence."""
+        if self.config.spec.measured_only:
+            return False
         return any(row.status is Status.OK for row in self.rows) and (self.config == ATEN or not self.disturbed)
 
 

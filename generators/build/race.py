@@ -91,7 +91,7 @@ def winner(outcomes: Iterable[Outcome]) -> Config | None:
     for config, found in by_config.items():
         counted = [o for o in found if o.detail == EMITTED] or found
         counted = [o for o in counted if not o.disturbed] or counted
-        if config != ATEN and counted[0].disturbed:
+        if config.spec.measured_only or (config != ATEN and counted[0].disturbed):
             continue
         pooled.append(Pooled(config, *together([o.times for o in counted if o.times], config), ()))
     pick = best(sorted(pooled, key=lambda one: (one.ratio, one.order)))[0].config
@@ -152,7 +152,8 @@ def _ranked(outcomes: Iterable[Outcome]) -> list[tuple[Config, Times]]:
 
 
 def _survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
-    """Return the configs that continue: ATen, the `keep` fastest, and any that may be within `drop` times the best.
+    """Return the configs that continue: ATen in all forms, the `keep` fastest, and any that may be within `drop` times
+    the best.
 
     Compares the lower end of a candidate's interval with the upper end of the best one's, so noise alone drops nothing.
     """
@@ -161,7 +162,7 @@ def _survivors(estimates: Sequence[Outcome], effort: Effort) -> list[Config]:
     return [
         config
         for place, (config, times) in enumerate(ranked)
-        if config == ATEN or place < keep or times.low_us / times.aten_us <= limit
+        if config == ATEN or config.spec.measured_only or place < keep or times.low_us / times.aten_us <= limit
     ]
 
 
@@ -189,4 +190,4 @@ def _one_of(
 
 
 def _cheap(config: Config) -> bool:
-    return config.spec.cost <= MAX_RIVAL_COST
+    return config.spec.cost <= MAX_RIVAL_COST and not config.spec.measured_only

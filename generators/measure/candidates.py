@@ -72,7 +72,8 @@ def _planned(
 
 def only_aten(problem: Problem, device: Device, space: Space, effort: Effort) -> Rejected | None:
     """Return why ATen is the only candidate of a problem; None if there are others."""
-    others = [one for one in space.candidates(problem, device, effort) if one.config != ATEN]
+    every = space.candidates(problem, device, effort)
+    others = [one for one in every if one.config != ATEN and not one.config.spec.measured_only]
     reasons = dict.fromkeys(str(one.rejected) for one in others if one.rejected)
     return None if any(not one.rejected for one in others) else Rejected(": ".join([ONLY_ATEN, *reasons][:2]))
 

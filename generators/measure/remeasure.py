@@ -142,8 +142,11 @@ def sampled_of(verdict: Verdict, table: Table, device: Device) -> Sampled:
             us[one.config] = median(row.times.median_us for row in one.rows if row.times)
             emitted += [one.config] * all(row.emitted for row in one.rows)
             doubtful += [one.config] * one.disturbed
-    others = [config for config in us if config != ATEN and config not in verdict.ties][:NEXT_BEST]
-    recorded = {config: us[config] for config in dict.fromkeys((ATEN, *verdict.ties, *others)) if config in us}
+    references = [config for config in us if config.spec.measured_only]
+    others = [config for config in us if config not in (ATEN, *references, *verdict.ties)][:NEXT_BEST]
+    recorded = {
+        config: us[config] for config in dict.fromkeys((ATEN, *references, *verdict.ties, *others)) if config in us
+    }
     return Sampled(
         verdict, recorded, frozenset(emitted) & frozenset(recorded), frozenset(doubtful) & frozenset(recorded)
     )

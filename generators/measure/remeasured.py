@@ -164,7 +164,7 @@ def holds(verdict: Verdict, rows: Sequence[Measurement], doubtful: Collection[Co
     It does not hold if the pick failed, or is slower than the best, beyond both intervals. It holds if the pick is tied
     with the best, surely no more than MAX_BEHIND slower, and, unless it is ATen, surely faster than ATen.
     """
-    pooled = pool(rows)
+    pooled = [one for one in pool(rows) if not one.config.spec.measured_only]
     pick = next((p for p in pooled if p.config == verdict.pick), None)
     if pick is None:
         return False

@@ -27,8 +27,8 @@ def cpp(**params: int) -> Config:
 
 
 def problem(m: int = 16, n: int = 256, k: int = 256, **rest: Any) -> Problem:
-    """An fp32 `mm` with a constant weight; `rest` is what Problem.gemm takes."""
-    given: dict[str, Any] = {"dtype": "fp32", "constant_weight": True} | rest
+    """A bf16 `mm` with a constant weight; `rest` is what Problem.gemm takes."""
+    given: dict[str, Any] = {"dtype": "bf16", "constant_weight": True} | rest
     return Problem.gemm("mm", m=m, n=n, k=k, **given)
 
 

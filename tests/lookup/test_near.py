@@ -75,11 +75,11 @@ def test_one_neighbour_answers_only_within_its_bound(lab):
 
 def test_other_n_and_k_answer_within_their_bound(lab):
     fast = lab.cpp()
-    known = [lab.problem(m=64, n=1000, k=k) for k in (256, 300)]
+    known = [lab.problem(m=64, n=1000, k=k, dtype="fp32") for k in (256, 300)]
     catalog = lab.catalog(lab.rows_of({one: {fast: 0.5, lab.cpp(blocks_m=1): 0.6} for one in known}))
-    hit = answer(lab.query(lab.problem(m=64, n=1100)), catalog, POLICY)
+    hit = answer(lab.query(lab.problem(m=64, n=1100, dtype="fp32")), catalog, POLICY)
     assert (hit.config, len(hit.evidence["neighbours"])) == (fast, 2)
-    assert answer(lab.query(lab.problem(m=64, n=1680)), catalog, POLICY) is None
+    assert answer(lab.query(lab.problem(m=64, n=1680, dtype="fp32")), catalog, POLICY) is None
 
 
 def test_where_aten_wins_at_one_neighbour_and_loses_at_the_other_nothing_is_promised(lab):

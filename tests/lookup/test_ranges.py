@@ -10,12 +10,14 @@ from gemmdb.hit import LARGEST
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer, explain
+from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.symbolic import sizes
 from gemmdb.settings import Policy
 from gemmdb.table.record import STEP
 
 POLICY = Policy()
+SYMBOLIC_ROWS = Config("aten", "symbolic_rows")
 SIZES = (2, 4, 8, 16, 32)
 
 
@@ -66,6 +68,46 @@ def test_a_regret_above_the_policys_means_aten_and_says_so(lab):
     assert "5.0%" in hit.evidence["reason"]
     assert answer(ask(lab, {"m": (2, 32)}), catalog, replace(POLICY, range_regret=0.06)).config == fast
     assert answer(ask(lab, {"m": (2, 16)}), catalog, POLICY).config == fast
+
+
+def fp32_table(lab, aten, kernel, sizes=SIZES):
+    """Rows of fp32 GEMMs of which ATen takes `aten` of its time with symbolic rows, and a kernel `kernel`."""
+    every = [lab.problem(m=m, dtype="fp32") for m in sizes]
+    ratios = {lab.cpp(): kernel} | ({SYMBOLIC_ROWS: aten} if aten else {})
+    return every[3], lab.catalog(lab.rows_of(dict.fromkeys(every, ratios)))
+
+
+def test_the_gain_over_a_range_is_that_over_what_default_mode_runs_there(lab):
+    """On a CPU, default mode multiplies by a constant fp32 weight with MKL, and with oneDNN where M is symbolic."""
+    problem, catalog = fp32_table(lab, 0.8, 0.5)
+    hit = answer(lab.query(problem, ranges={"m": (2, 32)}), catalog, POLICY)
+    assert hit.config == lab.cpp()
+    assert hit.speedup == pytest.approx(1.6, rel=2 * STEP)
+    assert hit.expected_us == pytest.approx(50.0, rel=2 * STEP)
+    assert [one["speedup"] for one in hit.evidence["sizes"]] == pytest.approx([1.6] * 5, rel=2 * STEP)
+    assert answer(lab.query(problem), catalog, POLICY).speedup == pytest.approx(2.0, rel=2 * STEP)
+
+
+@pytest.mark.parametrize(("aten", "us"), [(0.8, 80.0), (0.0, 100.0)], ids=["faster", "not measured"])
+def test_a_kernel_that_may_be_slower_than_default_mode_over_a_range_is_not_served_there(lab, aten, us):
+    problem, catalog = fp32_table(lab, aten, 0.9)
+    hit = answer(lab.query(problem, ranges={"m": (2, 32)}), catalog, POLICY)
+    assert (hit.config, hit.speedup) == (ATEN, 1.0)
+    assert hit.expected_us == pytest.approx(us, rel=2 * STEP)
+    assert answer(lab.query(problem), catalog, POLICY).config == lab.cpp()
+
+
+def test_what_default_mode_runs_over_a_range_is_served_for_no_fixed_size(lab):
+    """Although it is the fastest."""
+    problem, catalog = fp32_table(lab, 0.8, 0.9)
+    hit = answer(lab.query(problem), catalog, POLICY)
+    assert (hit.config, hit.evidence["pick"], hit.evidence["ties"]) == (lab.cpp(), lab.cpp().text, [lab.cpp().text])
+
+
+def test_a_build_measures_the_sizes_at_which_what_default_mode_runs_over_a_range_is_unknown(lab):
+    problem, catalog = fp32_table(lab, 0.0, 0.9)
+    missing = unmeasured(Ask(lab.query(problem, ranges={"m": (2, 32)}), catalog.tables, POLICY, None))
+    assert [one.m for one in missing] == list(SIZES)
 
 
 def test_one_unanswered_bucket_means_aten(lab):

@@ -106,7 +106,7 @@ def test_a_plan_names_what_it_leaves_out_with_reasons(tmp_path: Path):
     assert sizes > 5
     # The recorded size is measured for the fixed one already.
     assert 0.7 * one * sizes <= ranged.seconds < 1.3 * one * sizes
-    assert 2 * one <= ranged.least_s < ranged.seconds / 2
+    assert 1.8 * one <= ranged.least_s < ranged.seconds / 2  # ATen has one form at m=1.
 
 
 def test_a_size_that_two_gemms_need_takes_its_time_once(tmp_path: Path):
@@ -194,7 +194,7 @@ def test_what_two_builds_disturbed_is_built_again_on_an_idle_machine(
 def test_disturbed_sizes_of_a_range_are_built_again(tmp_path: Path, disturbed: bool):
     """They decide nothing against ATen, and `explain` said that no kernel is faster, of one that is 2x ATen at the
     recorded size."""
-    problem, cpu = Problem.gemm("mm", m=8, n=512, k=512, dtype="fp32", constant_weight=True), detect.cpu()
+    problem, cpu = Problem.gemm("mm", m=8, n=512, k=512, constant_weight=True), detect.cpu()
     with Store.open(path := tmp_path / "t.db") as store:
         run = store.begin_run({})
         store.add(

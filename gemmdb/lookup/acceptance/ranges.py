@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from gemmdb.hit import Hit
+from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import symbolic
@@ -66,6 +67,8 @@ def _predict(ask: Ask) -> Prediction | Rejected:
     prediction = measured(ask)
     if prediction is not None:
         return prediction
+    if default_mode.symbolic_form(ask.problem) is not None:
+        return Rejected("ATen was not measured with symbolic rows")
     guess = predict(ask) if ask.policy.near else Rejected(SWITCHED_OFF)
     return guess if isinstance(guess, Rejected) else certain(ask, guess)
 
@@ -137,10 +140,12 @@ def _rung(buckets: Sequence[Bucket]) -> str:
 
 
 def _aten(ask: Ask, hint: Hit, reason: str, known: Sequence[Bucket] = ()) -> Step:
-    """Serve ATen for the range. The hint's hit gives ATen's time, even if it serves another config; `known`: the sizes
-    at which it is known, too."""
+    """Serve ATen for the range. The hint's hit gives ATen's time, even if it serves another config, unless it is among
+    the `known` sizes."""
     evidence: dict[str, Any] = {"range": symbolic.ranges_of(ask), "reason": reason, "hint": dict(hint.evidence)}
     if known:
         evidence["sizes"] = [one.facts(ATEN) for one in known]
-    hit = Hit(hint.rung, ATEN, hint.expected_us * hint.speedup, 1.0, hint.table, evidence)
+    at_hint = next((one.prediction for one in known if one.problem == ask.problem), None)
+    aten_us = hint.expected_us * hint.speedup if at_hint is None else at_hint.aten_us
+    hit = Hit(hint.rung, ATEN, aten_us, 1.0, hint.table, evidence)
     return Step("range", hit, f"ATen for the range: {reason}", evidence)

@@ -19,6 +19,7 @@ import torch
 import torch._functorch.config as functorch_config
 import torch._inductor.compile_fx as inductor
 import torch._inductor.config as inductor_config
+import torch.fx.experimental._config as symbolic_shapes_config
 
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.correctness import Reference, poison, reference
@@ -38,14 +39,16 @@ TIMED_SEED, CHECKED_SEED = 1, 2
 
 @dataclass(frozen=True)
 class Compiled:
-    """`function` takes the list of the graph's arguments and empties it; `order` maps its positions to the inputs."""
+    """`function` takes the list of the graph's arguments and empties it; `order` maps its positions to the inputs, and
+    to None for `rows`, the problem's M, which is an argument where it is symbolic."""
 
     function: Callable[[list[Any]], Sequence[torch.Tensor]]
-    order: tuple[int, ...]
+    order: tuple[int | None, ...]
+    rows: int
 
-    def arguments(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    def arguments(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor | int]:
         """Return the list to call `function` with."""
-        return [inputs[position] for position in self.order]
+        return [self.rows if position is None else inputs[position] for position in self.order]
 
     def __call__(self, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return the result for these inputs."""
@@ -140,10 +143,13 @@ def _configure(problem: Problem, threads: int) -> None:
 
 
 def compile_candidate(problem: Problem, product: Product, config: Config) -> Compiled:
-    """Compile the program with `config` as `torch.compile` would, with freezing if the weight is constant.
+    """Compile the program with `config` as `torch.compile` would, with freezing if the weight is constant; for
+    `aten:symbolic_rows`, with ATen and a symbolic M.
 
     Raises GemmdbError if Inductor saw another problem or did not take this config, and whatever Inductor raises.
     """
+    is_symbolic = config.spec.measured_only
+    config = ATEN if is_symbolic else config
     graphs: list[tuple[Any, list[Any]]] = []
     torch._dynamo.reset()
     JOURNAL.clear()
@@ -168,20 +174,27 @@ def compile_candidate(problem: Problem, product: Product, config: Config) -> Com
         torch.no_grad(),
         inductor_config.patch(patches),
         functorch_config.patch(enable_autograd_cache=False),
+        # With duck shapes, a K or N that is equal to M would fix M.
+        symbolic_shapes_config.patch(use_duck_shape=False),
         force(config),
     ):
-        torch.compile(product, backend=backend, dynamic=False, fullgraph=True)(*product.inputs)
+        torch.compile(product, backend=backend, dynamic=is_symbolic, fullgraph=True)(*product.inputs)
     if len(graphs) != 1:
         raise GemmdbError(f"compiled to {len(graphs)} graphs, not one")
     if JOURNAL.errors:
         raise GemmdbError(f"the lowering failed: {JOURNAL.errors[0]}")
     check_lowered(problem, config, JOURNAL.events)
+    if is_symbolic and set(JOURNAL.events[0].ranges) != {"m"}:
+        raise GemmdbError(f"the symbolic sizes are {', '.join(JOURNAL.events[0].ranges) or 'none'}, not m")
     code, arguments = graphs[0]
-    return Compiled(code.current_callable, tuple(_position(tensor, product.inputs) for tensor in arguments))
+    order = tuple(_position(argument, problem.m, product.inputs) for argument in arguments)
+    return Compiled(code.current_callable, order, problem.m)
 
 
-def _position(tensor: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> int:
-    for position, known in enumerate(inputs):
-        if known is tensor or (known.data_ptr() == tensor.data_ptr() and known.shape == tensor.shape):
+def _position(argument: Any, rows: int, inputs: tuple[torch.Tensor, ...]) -> int | None:
+    if isinstance(argument, int) and argument == rows:
+        return None
+    for position, known in enumerate(inputs if isinstance(argument, torch.Tensor) else ()):
+        if known is argument or (known.data_ptr() == argument.data_ptr() and known.shape == argument.shape):
             return position
     raise GemmdbError("the graph takes an argument that is no input of the program")

@@ -39,8 +39,9 @@ class CpuSpace:
     blockings."""
 
     def candidates(self, problem: Problem, device: Device, effort: Effort) -> Sequence[Candidate]:
-        """Return ATen, then `_weight_int8pack_mm` for a mixed_mm where that is not ATen, then the C++ template's
-        variants. If the template cannot run the problem at all, one illegal candidate gives the reason."""
+        """Return ATen, also as it runs with symbolic rows if that differs, then `_weight_int8pack_mm` for a mixed_mm
+        where that is not ATen, then the C++ template's variants. If the template cannot run the problem at all, one
+        illegal candidate gives the reason."""
         auto, configs = template(AUTO, AUTO), [ATEN]
         if problem.op in GPU_ALONE:
             # The C++ template for batches packs nothing and is offered only under max-autotune. fp8 has none.
@@ -50,6 +51,7 @@ class CpuSpace:
         if rejection(auto, problem, device):
             configs.append(auto)
         else:
+            configs += filter(None, [default_mode.symbolic_form(problem)])
             configs += islice(_templates(problem, device.units, effort.breadth), TEMPLATES[effort.breadth])
         return [Candidate(config, rejection(config, problem, device)) for config in configs]
 
@@ -70,7 +72,7 @@ def rejection(config: Config, problem: Problem, device: Device) -> Rejected | No
         return Rejected("Inductor makes no GEMM of batches of vectors on a CPU, but multiplies their elements")
     if problem.numerics.fp32 == "tf32" and not cpu_multiplies_tf32():
         return Rejected("this CPU multiplies fp32 in full, also where TF32 is allowed")
-    if config == ATEN:
+    if config == ATEN or config.spec.measured_only:
         return None
     return config.rejection(problem, device) or lowering_rejection(config, problem)
 

@@ -24,7 +24,7 @@ from gemmdb.table.measurement import Status, Times
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Entry
 
-HINT = Problem.gemm("mm", m=24, n=64, k=64, dtype="fp32", constant_weight=True)
+HINT = Problem.gemm("mm", m=24, n=64, k=64, constant_weight=True)
 RANGE = (("m", 2, 512),)
 SIZES = [2, 4, 8, 16, 24, 32, 64, 128, 256, 512]
 

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from kit.replay import DEVICE, TOOLCHAIN, Replay, Watcher
+from kit.replay import CPP, DEVICE, TOOLCHAIN, Replay, Watcher
 
 from gemmdb.devices import detect
 from gemmdb.errors import InputError
@@ -14,9 +14,12 @@ from gemmdb.generators.build.build import BuildRequest, build
 from gemmdb.generators.files.pack import pack
 from gemmdb.generators.measure import backends, quiet
 from gemmdb.generators.measure.cuda.artifacts import Emitted
-from gemmdb.generators.measure.remeasure import expected_of, remeasure, sample
+from gemmdb.generators.measure.remeasure import expected_of, remeasure, sample, sampled_of
+from gemmdb.generators.measure.remeasured import holds
 from gemmdb.kernels.config import ATEN
-from gemmdb.table.measurement import DISTURBED, NOISY, Status, Times
+from gemmdb.kernels.default_mode import symbolic_form
+from gemmdb.key.problem import Problem
+from gemmdb.table.measurement import DISTURBED, NOISY, Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store
 
@@ -264,3 +267,22 @@ def test_what_compiling_took_is_expected_of_the_timing(table, replay_backend, ro
 def sampled_of_all(path):
     with Table.open(path) as table:
         return sample(table, DEVICE, TOOLCHAIN.klass, 7)
+
+
+def test_what_ranges_are_compared_with_is_timed_again_and_no_rival(tmp_path):
+    """A range needs its time under the new toolchain, too."""
+    problem = Problem.gemm("mm", m=8, n=64, k=64, dtype="fp32", constant_weight=True)
+    form = symbolic_form(problem)
+    with Store.open(path := tmp_path / "t.db") as store:
+        run = store.begin_run({})
+        store.add(
+            Measurement(problem, config, DEVICE, Protocol("host", "cold", 1, 30), TOOLCHAIN, run, Status.OK,
+                        Times(us, us * 0.99, us * 1.01, 30, 100.0))
+            for config, us in ((form, 30.0), (CPP, 50.0), (ATEN, 100.0))
+        )  # fmt: skip
+        store.refresh()
+    with Table.open(path) as table:
+        (verdict,), every = table.verdicts(problem, DEVICE), table.rows(problem, DEVICE)
+        assert sampled_of(verdict, table, DEVICE).recorded == {ATEN: 100.0, form: 30.0, CPP: 50.0}
+    assert verdict.pick == CPP
+    assert holds(verdict, every)

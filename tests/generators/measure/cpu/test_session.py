@@ -10,8 +10,11 @@ import torch
 from gemmdb.generators.measure.cpu import session
 from gemmdb.generators.measure.cpu.measurer import machine
 from gemmdb.generators.measure.cpu.space import AUTO, template
+from gemmdb.generators.measure.operands import operands
+from gemmdb.generators.measure.program import Product
 from gemmdb.generators.measure.tolerance import acceptable
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.default_mode import symbolic_form
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Numerics, Operand
 from gemmdb.key.problem import Problem
@@ -69,6 +72,16 @@ def process(vector_units):
     made.close()
 
 
+@pytest.fixture
+def numerics():
+    """Restores what a measurement sets in this process."""
+    precision = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(precision)
+    torch.use_deterministic_algorithms(False)
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("problem", SEEN, ids=lambda problem: problem.text)
 def test_inductor_sees_the_problem_itself(process, problem):
     reply = process.call(120, session.load, problem, ATEN, 2)
@@ -88,6 +101,28 @@ def test_a_config_that_inductor_does_not_take_is_told(process):
     reply = process.call(120, session.load, problem, template((1, 3, 1), AUTO), 2)
     assert reply.status is Status.ERROR
     assert "3" in reply.detail
+
+
+@pytest.mark.skipif(not torch._C.has_mkl, reason="this torch has no MKL: default mode runs the same in both cases")
+@pytest.mark.parametrize(
+    "problem",
+    [
+        GEMM("mm", **SIZES, dtype="fp32", constant_weight=True),
+        GEMM("mm", m=64, n=64, k=64, dtype="fp32", fusion="pointwise", constant_weight=True),
+        GEMM("addmm", **SIZES, dtype="fp32", fusion="pointwise:math:reads1", constant_weight=True),
+        GEMM("addmm", m=2, n=48, k=64, dtype="fp32", constant_weight=True),
+    ],
+    ids=lambda problem: problem.text,
+)
+def test_the_form_of_aten_with_symbolic_rows_is_what_default_mode_runs_there(problem, numerics):
+    """MKL packs a weight for one number of rows."""
+    product, form = Product(problem, operands(problem, session.CPU, 1)), symbolic_form(problem)
+    for config, operator in ((ATEN, "mkl::_mkl_linear"), (form, "mkldnn::_linear_pointwise")):
+        run = session.compile_candidate(problem, product, config)
+        with torch.profiler.profile() as profile:
+            run(product.inputs)
+        assert operator in {event.key for event in profile.key_averages()}
+    assert session.load(problem, form, torch.get_num_threads()) < 1e-5
 
 
 def test_a_round_times_aten_and_the_candidates(process):

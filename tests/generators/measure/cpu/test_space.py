@@ -56,7 +56,7 @@ def test_candidates_are_distinct_and_begin_with_aten(op, m, n, k, constant, effo
 def test_quick_tries_aten_and_a_few():
     problem = Problem.gemm("mm", m=16, n=1024, k=1024, dtype="fp32", constant_weight=True)
     counts = [len(SPACE.candidates(problem, cpu(2), effort)) for effort in map(named, NAMES)]
-    assert counts[0] == 4
+    assert counts[0] == 5  # ATen counts twice, in the form for symbolic rows, too.
     assert counts[0] < counts[1] < counts[2]
 
 
