@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,6 @@ from gemmdb.table.catalog import Catalog
 from gemmdb.table.reader import Table
 from gemmdb.table.record import RESIDENT, UNKNOWN
 
-ROOT = Path(__file__).parents[1]
 TABLES = sorted(shipped_tables().glob("*.db"))
 
 

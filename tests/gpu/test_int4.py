@@ -56,7 +56,6 @@ FORMS = [
     make("int4_skinny", lean=1, activations="ahead", adjacent=1, warps=1, stages=2, next="before"),
     make("int4_skinny", lean=1, activations="shared", block_n=32, warps=2),
 ]  # fmt: skip
-PAIRS = [(config, problem) for problem in (*TILED, *BYTES) for config in FORMS]
 SERVED = [
     *((config, problem) for config in (FORMS[1], FORMS[5]) for problem in (TILED[6], TILED[13], BYTES[14], BYTES[21])),
     (FORMS[3], TILED[14]), (FORMS[4], BYTES[20]), (DEQUANTISED, TILED[0]), (DEQUANTISED, TILED[13]),

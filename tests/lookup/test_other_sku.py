@@ -23,7 +23,6 @@ H100, H200 = registry.find("NVIDIA H100 80GB HBM3"), registry.find("NVIDIA H200"
 PCIE, A100 = registry.find("NVIDIA H100 PCIe"), registry.find("NVIDIA A100-SXM4-80GB")
 POLICY = Policy(sku=True, model=False)
 THIN = Problem.gemm("mm", m=16, n=4096, k=4096)
-WIDE = Problem.gemm("mm", m=2048, n=4096, k=4096)
 
 
 pytestmark = pytest.mark.usefixtures("no_shipped_tables")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 from pathlib import Path
@@ -14,8 +13,6 @@ from gemmdb import InputError, TableError
 from gemmdb.generators.files.verify import verify
 from gemmdb.table.reader import Table
 from gemmdb.table.writer import Store, record_live
-
-context = multiprocessing.get_context("fork")
 
 
 def generation(path):

@@ -32,6 +32,12 @@ def transposed_bytes(problem: Problem, block: tuple[int, int, int], swap: int) -
     return sum(k * size * ITEM_SIZES[one.dtype] for one, size in tiles if one.row_major == bool(swap))
 
 
+def tile_of(config: ConfigLike) -> tuple[int, int, int]:
+    """The rows and columns of a config's tile, and its step along K."""
+    values = config.values
+    return int(values["block_m"]), int(values["block_n"]), int(values["block_k"])
+
+
 def shared_bytes(config: ConfigLike, problem: Problem) -> int:
     """Shared memory of the kernel's pipeline, in bytes: a lower bound of what the kernel needs.
 
@@ -39,13 +45,13 @@ def shared_bytes(config: ConfigLike, problem: Problem) -> int:
     have a barrier of 8 bytes for each stage loaded ahead.
     """
     value = config.values
-    m, n, k, stages = (int(value[name]) for name in ("block_m", "block_n", "block_k", "stages"))
+    block, stages = tile_of(config), int(value["stages"])
     ahead = max(stages - 1, 1)
     buffers = stages if uses_warp_groups(config, problem) else ahead
-    pipeline = hardware.stage_bytes((m, n, k), hardware.item_sizes(problem.a, problem.b)) * buffers
+    pipeline = hardware.stage_bytes(block, hardware.item_sizes(problem.a, problem.b)) * buffers
     if not config.spec.maps(config):
         return pipeline
-    loop = pipeline + transposed_bytes(problem, (m, n, k), int(value["swap"]))
+    loop = pipeline + transposed_bytes(problem, block, int(value["swap"]))
     return 8 * ahead + max(loop, _epilogue_bytes(config, problem, buffers))
 
 
@@ -59,7 +65,7 @@ def _epilogue_bytes(config: ConfigLike, problem: Problem, buffers: int) -> int:
     value = config.values
     if "resident" not in value or value["swap"] or ITEM_SIZES[problem.out] != 4 or rules.in_full(problem):
         return 0
-    m, n, k = (int(value[name]) for name in ("block_m", "block_n", "block_k"))
+    m, n, k = tile_of(config)
     a_size, b_size = hardware.item_sizes(problem.a, problem.b)
     a_kept = buffers - (a_size != 2 and not problem.a.row_major)
     b_kept = buffers - (a_size != 2 and problem.b.row_major)

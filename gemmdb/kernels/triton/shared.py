@@ -122,15 +122,15 @@ def reject_dequant(config: ConfigLike, problem: Problem) -> Rejected | None:
 @rules.sizeless
 def reject_slow_compile(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
     """Why a config of a kernel with tiles would take too long to compile, None when it does not."""
-    m, n, k, warps = (int(config.values[name]) for name in ("block_m", "block_n", "block_k", "warps"))
-    if rejected := hardware.reject_slow_compile((m, n, k), warps, rules.without_matrix_unit(problem, device)):
+    block, warps = memory.tile_of(config), int(config.values["warps"])
+    if rejected := hardware.reject_slow_compile(block, warps, rules.without_matrix_unit(problem, device)):
         return rejected
     if not counts_arrivals(config):
         return None
     split = int(config.values["split_k"])
     if split > hardware.MAX_SPLITS:
         return Rejected(f"a program would add up more than {hardware.MAX_SPLITS} slices: slow for the compiler")
-    if m * n * split > hardware.MAX_PARTIALS * hardware.WARP_THREADS * warps:
+    if block[0] * block[1] * split > hardware.MAX_PARTIALS * hardware.WARP_THREADS * warps:
         return Rejected(f"a thread would add up more than {hardware.MAX_PARTIALS} partial sums: slow for the compiler")
     return None
 

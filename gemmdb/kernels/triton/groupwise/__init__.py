@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike, IntRange, Template
-from gemmdb.kernels.triton import TL, shared
+from gemmdb.kernels.triton import TL, memory, shared
 from gemmdb.key.device import Device
 from gemmdb.key.int4 import IN_WORDS, ZERO_BYTES
 from gemmdb.key.problem import Problem
@@ -33,11 +33,6 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     }  # fmt: skip
 
 
-def _block(config: ConfigLike) -> tuple[int, int, int]:
-    m, n, k = (int(config.values[name]) for name in ("block_m", "block_n", "block_k"))
-    return m, n, k
-
-
 def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
     if rejected := shared.reject_problem(problem, device):
@@ -52,7 +47,7 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
 
 
 def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
-    own, block = problem.int4, _block(config)
+    own, block = problem.int4, memory.tile_of(config)
     assert own is not None
     warps, stages = int(config.values["warps"]), int(config.values["stages"])
     if block[2] <= own.size and own.zeros != "none" and block[1] < _ROWS * warps:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from gemmdb.kernels import hardware
 from gemmdb.kernels.kernel import ConfigLike, IntRange, OneOf, Template
-from gemmdb.kernels.triton import TL, shared
+from gemmdb.kernels.triton import TL, memory, shared
 from gemmdb.key.device import Device
 from gemmdb.key.int4 import ADDED, MXFP4, PACKED, PLAIN, Int4Format
 from gemmdb.key.problem import Problem
@@ -37,7 +37,7 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
         "APART": own.packing == PLAIN, "GIVEN": given(problem),
         "IN_WORDS": own.zeros_in_words, "FP4": own.packing == MXFP4,
         **along_n(own),
-        "GROUPED": grouped(_block(config), int(value["warps"])), "LATE": value["scaled"] == "sums",
+        "GROUPED": grouped(memory.tile_of(config), int(value["warps"])), "LATE": value["scaled"] == "sums",
         "ROWS": _ROWS * int(value["warps"]), "EVEN_K": problem.k % int(value["block_k"]) == 0,
     }  # fmt: skip
 
@@ -63,11 +63,6 @@ def given(problem: Problem) -> bool:
     return own is not None and own.zeros != "none" and own.packing not in ADDED
 
 
-def _block(config: ConfigLike) -> tuple[int, int, int]:
-    m, n, k = (int(config.values[name]) for name in ("block_m", "block_n", "block_k"))
-    return m, n, k
-
-
 def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can."""
     if rejected := shared.reject_problem(problem, device):
@@ -83,7 +78,7 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
 def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
     own = problem.int4
     assert own is not None
-    m, n, k = _block(config)
+    m, n, k = memory.tile_of(config)
     warps, scaled, stages = int(config.values["warps"]), str(config.values["scaled"]), int(config.values["stages"])
     if k < max(16 * own.inner, 32):
         return Rejected(f"a lane of {own.packing} has words for {16 * own.inner} of K")
