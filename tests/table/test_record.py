@@ -84,7 +84,8 @@ def test_a_record_holds_what_is_pooled_over_runs(rows):
         assert [one.config for one in group.times if group] == [one.config for one in pooled] if group else not pooled
         for time, one in zip(group.times if group else (), pooled, strict=True):
             assert time.ratio == pytest.approx(one.ratio, rel=0.51 * STEP)
-            assert one.spread <= time.spread * (1 + 1e-9) <= max(one.spread * 1.045, 1e-4)
+            spread = min(one.spread, time._replace(width=255).spread)  # A byte holds no wider one, all of them noisy.
+            assert spread <= time.spread * (1 + 1e-9) <= max(spread * 1.045, 1e-4)
             assert (time.steady, time.servable) == (one.spread <= NOISY and not one.disturbed, one.servable)
             assert (time.emitted, time.disturbed) == (one.emitted, one.disturbed)
             assert set(time.entry.toolchains) == {row.toolchain for row in one.rows}
