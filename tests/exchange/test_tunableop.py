@@ -60,8 +60,7 @@ def test_lines_without_a_usable_time_and_unknown_operators_are_counted(tmp_path)
 
 
 VALIDATORS = {
-    "2.3": ["PT_VERSION,2.3.0", "ROCM_VERSION,6.0.0.0-12969-1544e39", "HIPBLASLT_VERSION,0.6.0-a9c5cc7"],
-    "2.6": ["PT_VERSION,2.6.0", "GCN_ARCH_NAME,gfx942:sramecc+:xnack-", "ROCBLAS_VERSION,4.0.0-72e57364-dirty"],
+    "2.3": ["PT_VERSION,2.3.0"],
     "2.11": ["PT_VERSION,2.11.0", "CUDA_VERSION,13.0"],
 }
 
@@ -72,6 +71,16 @@ def test_the_heads_of_several_versions_are_read(tmp_path, version):
     line = "GemmTunableOp_BFloat16_TN,tn_512_16_4096_ld_4096_4096_512,Default,0.02\n"
     ((row,), _) = rows_of("tunableop", write(tmp_path / "r.csv", head + line), on_h200())
     assert row.toolchain.torch == f"{version}.0"
+
+
+@pytest.mark.parametrize("validator", [
+    "ROCM_VERSION,6.0.0.0-12969-1544e39", "GCN_ARCH_NAME,gfx942:sramecc+:xnack-", "HIPBLASLT_VERSION,0.6.0-a9c5cc7",
+])  # fmt: skip
+def test_times_of_an_amd_gpu_are_no_evidence_for_another(tmp_path, validator):
+    line = "GemmTunableOp_BFloat16_TN,tn_512_16_4096_ld_4096_4096_512,Default,0.02\n"
+    path = write(tmp_path / "r.csv", f"Validator,PT_VERSION,2.6.0\nValidator,{validator}\n{line}")
+    with pytest.raises(InputError, match="r.csv was measured on an AMD GPU"):
+        rows_of("tunableop", path, on_h200())
 
 
 @settings(max_examples=30)

@@ -32,13 +32,19 @@ _UNSAID = {"GemmStridedBatched": "the batch stride", "ScaledGemm": "whether fast
 _OPERATOR = re.compile(r"(Gemm|GemmAndBias|GemmStridedBatched|ScaledGemm)TunableOp_([\w:<>]{1,80})_([NT])([NT])")
 _OTHER = re.compile(r"\w{1,60}TunableOp_[\w:<>]{1,120}")
 _PARAMETERS = re.compile(r"[nt]{2}_(\d{1,10})_(\d{1,10})_(\d{1,10})(?:_ld_(\d{1,10})_(\d{1,10})_(\d{1,10}))?")
+_AMD = ("GCN_ARCH_NAME", "ROCM_VERSION", "HIPBLASLT_VERSION", "ROCBLAS_VERSION")
+"""Validators that only torch's build for AMD GPUs writes."""
 _MAX_CELLS = 60
 _WORDS = re.compile(r"[\w.:<>+\-]{1,200}")
 
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
-    """Read the rows of a file. `given` must specify the device and CUDA. Raises InputError with file and line."""
-    source = given.source(path, KIND, PROTOCOL, torch=dict(_validators(path)).get("PT_VERSION", ""))
+    """Read the rows of a file. `given` must specify the device and CUDA. Raises InputError with file and line, and for
+    a file of an AMD GPU."""
+    known = dict(_validators(path))
+    if amd := next((f"{name} {known[name]}" for name in _AMD if name in known), ""):
+        raise InputError(f"{path} was measured on an AMD GPU ({amd}); gemmdb knows NVIDIA GPUs and CPUs only")
+    source = given.source(path, KIND, PROTOCOL, torch=known.get("PT_VERSION", ""))
     return Content(_rows(path, tally, source), [source.run])
 
 
