@@ -79,7 +79,7 @@ def test_the_heads_of_several_versions_are_read(tmp_path, version):
 def test_times_of_an_amd_gpu_are_no_evidence_for_another(tmp_path, validator):
     line = "GemmTunableOp_BFloat16_TN,tn_512_16_4096_ld_4096_4096_512,Default,0.02\n"
     path = write(tmp_path / "r.csv", f"Validator,PT_VERSION,2.6.0\nValidator,{validator}\n{line}")
-    with pytest.raises(InputError, match="r.csv was measured on an AMD GPU"):
+    with pytest.raises(InputError, match=r"r\.csv was measured on an AMD GPU"):
         rows_of("tunableop", path, on_h200())
 
 
