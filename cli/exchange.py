@@ -70,7 +70,8 @@ def _say(found: Exchanged, json: bool) -> None:
         named = example if left.count == 1 else f"first {example}"
         note(f"skipped: {left.count:,}: {left.reason} ({named})")
     rest = "" if found.total in (None, found.carried) else f", which now holds {found.total:,}"
-    note(f"{count(found.carried, found.what)} from {found.source} in {found.out}{rest}")
+    where = f" in {found.out}{rest}" if found.out.exists() else ""
+    note(f"{count(found.carried, found.what)} from {found.source}{where}")
     if not found.carried:
         raise typer.Exit(1)
 

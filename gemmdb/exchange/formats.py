@@ -89,8 +89,8 @@ def read(path: Path, kind: str, tally: Tally, given: Given | None = None) -> Con
 
 
 def load(path: Path, out: Path, kind: str, given: Given | None = None) -> Exchanged:
-    """Add the content of the file at `path`, in format `kind`, to the table at `out`, created if missing. `out` is
-    replaced atomically.
+    """Add the content of the file at `path`, in format `kind`, to the table at `out`, created if missing, unless
+    another program's file has nothing for it. `out` is replaced atomically.
 
     Raises InputError with file and line for bad input, and TableError if `out` exists and is not a table, or if
     GEMMDB_TRUST rejects the file.
@@ -112,7 +112,7 @@ def load(path: Path, out: Path, kind: str, given: Given | None = None) -> Exchan
                 raise InputError(f"{error}{recognize.advice(path, kind)}") from error
             if out.exists():
                 total = unite([out, part], out)
-            else:
+            elif carried or FORMATS[kind].read:  # An empty export is an empty table.
                 part.replace(out)
     except MemoryError as error:
         raise InputError(f"{path} needs more memory than is available") from error

@@ -32,6 +32,12 @@ def test_nothing_to_carry_over_is_a_negative_answer(gemmdb, table):
     done = gemmdb("export", str(table), "--to", "lookup-table", "-o", "table.json")
     assert done.code == 1
     assert "for NVIDIA GPUs only" in done.err
+    Path("results.csv").write_text("GemmTunableOp_Half_TN,tn_64_16_64_ld_64_64_64,Gemm_Cublas_7,0.02\n")
+    importing = ("import", "results.csv", "--from", "tunableop", "--device", "NVIDIA H200", "--cuda", "13.0", "-o")
+    done = gemmdb(*importing, "new.db")
+    assert (done.code, Path("new.db").exists()) == (1, False), "an empty table is made"
+    assert done.err.splitlines()[-1] == "gemmdb: 0 measurements from results.csv"
+    assert "which now holds 2" in gemmdb(*importing, str(table)).err
 
 
 def test_tables_are_pushed_and_pulled(gemmdb, table):
