@@ -79,8 +79,8 @@ def entry(query: Query) -> Entry:
 
 def answers(query: Query, catalog: Catalog, session: TableSession, policy: Policy) -> tuple[Any, Any]:
     """What is said outside of a compile, and what a compile decides."""
-    hit = look_up(entry(query), catalog, policy).hit
-    decision = deciding.decide(session, query)
+    found = look_up(entry(query), catalog, policy)
+    hit, decision = found.hit, deciding.decide(session, query)
     offline = (
         ("aten", "aten:default", (), None) if hit is None else (hit.rung, hit.config.text, hit.branches, hit.speedup)
     )
@@ -89,7 +89,8 @@ def answers(query: Query, catalog: Catalog, session: TableSession, policy: Polic
     compiled = event.rung, decision.config.text, decision.branches, event.speedup
     if hit is not None:
         assert event.note == left_out(hit.evidence)
-        assert of(event.rung, event.config, event.note, event.evidence).kind == of(*offline[:2], "", hit.evidence).kind
+        served = of(event.rung, event.config, event.note, event.evidence).kind
+        assert served == of(*offline[:2], "", hit.evidence).kind == found.outcome.kind
     steps = explain(query, catalog, policy, installed(query.device.kind))
     first = next((step.hit for step in steps if step.hit), None)
     assert (first and (first.rung, first.config, first.branches)) == (hit and (hit.rung, hit.config, hit.branches))
