@@ -107,7 +107,7 @@ class Summary:
             ("expected" if modelled else "verdicts", f"{len(self.verdicts):,}, of which {best}" if known else "none"),
             ("over ATen", self._gain() if known else "nothing is known yet"),
             ("table", str(report.out)),
-            *([] if report.stopped else [("next", following)]),  # The way on follows.
+            *([] if report.stopped else [("next", following)]),  # The next step follows.
         ]
 
     def _gain(self) -> str:

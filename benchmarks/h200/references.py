@@ -2,7 +2,7 @@
 
     python -m benchmarks.h200 references --out FILE.jsonl [--each 12] [--seconds 120]
 
-Builds time default mode's code where ATen's GEMM is not the whole problem. Rows of before 2026-11-23 had kernels of
+Builds time default mode's code where ATen's GEMM is not the whole problem. Rows from before 2026-11-23 had kernels of
 ours before and after the GEMM. FILE gets a line per problem: microseconds of both, with a cold cache. The problems
 are a random sample of the shipped table, `--each` per op and epilogue.
 """

@@ -79,7 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("folders", nargs="*", type=Path, default=FOLDERS, metavar="FOLDER", help="archives of the H200")
     parser.add_argument("--table", type=Path, default=SHIPPED, help="default: the shipped H200 table")
-    parser.add_argument("--ops", nargs="+", metavar="OP", help="only these; what others have is not fitted anew")
+    parser.add_argument("--ops", nargs="+", metavar="OP", help="only these; others are not refitted")
     parser.add_argument(
         "--fitted-to", nargs="+", type=Path, metavar="FOLDER", help="archives of the fits; default: FOLDER"
     )

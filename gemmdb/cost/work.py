@@ -30,7 +30,7 @@ KERNELS: Mapping[str, str] = {
     "inductor_persistent_tma": "tile", "inductor_bmm": "tile", "batch": "tile",
 }  # fmt: skip
 """The kernels that are modelled, each with the group of coefficients that applies; any other kernel is not modelled.
-The trees number the kernels in this order, so add one at the end, and fit anew."""
+The trees number the kernels in this order, so add one at the end, and refit."""
 COEFFICIENTS = (
     "launch", "wave", "output", "fixup", "second", "partial",
     "dram", "l2", "latency", "sync", "wide", "fma", "shared", "cast", "bits", "steps", "power",
