@@ -159,7 +159,7 @@ def test_a_comparison_gemm_by_gemm() -> None:
     wanted = {"default_us": 100.0, "gemmdb_us": 80.0, "speedup": 1.25, "error": 0.0, "interval": None}
     assert wanted.items() <= found.items()
     first, second = found["products"]
-    wanted = {"name": "mm 16x256x256 fp32, constant", "count": 3, "us": 5.0, "aten_us": 10.0, "lost_us": 4.0}
+    wanted = {"name": "mm 16x256x256 bf16, constant", "count": 3, "us": 5.0, "aten_us": 10.0, "lost_us": 4.0}
     assert wanted.items() <= first.items()
     assert (second["us"], second["aten_us"], second["aten"]) == (7.0, 7.0, True)
     older = drawn(products=None)["products"]
