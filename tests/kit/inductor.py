@@ -39,6 +39,11 @@ WITHOUT_GPU = pytest.mark.skipif(
     reason="needs torch's build for CUDA, Triton, and no GPU: tests/gpu runs such code on one",
 )
 """Of tests that generate code for a GPU where there is none."""
+IN_CPP = pytest.mark.skipif(
+    find_spec("triton") is not None and torch.__version__ < "2.12",
+    reason="in C++, torch 2.11 generates code for a GPU only on one, where it runs Triton's kernels meanwhile",
+)
+"""Of those that generate it in C++."""
 CPP = Config.of("cpp", "packed_gemm", **{f"{what}_{size}": 0 for what in ("threads", "blocks") for size in "mnk"})
 INT8PACK = Config.of("aten", "int8pack_mm")
 PROTOCOL = Protocol("host", "cold", 1, 10, version=3)

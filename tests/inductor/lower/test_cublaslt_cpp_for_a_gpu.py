@@ -10,10 +10,11 @@ torch = pytest.importorskip("torch")
 
 from kit import cublaslt_code
 from kit.cublaslt_code import K, M, N, code, lines
+from kit.inductor import IN_CPP
 
 from gemmdb.kernels.config import ATEN
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on a GPU")
+pytestmark = [IN_CPP, pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs such code on a GPU")]
 
 
 def found():

@@ -201,6 +201,7 @@ def test_the_cpu_is_ieee_when_only_the_gpu_was_allowed_tf32(kit):
     assert [" fp32=ieee " in text for text in found[1]] == [True]
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.11"), reason="torch compiles them from 2.12 on")
 def test_unsigned_activations_are_a_problem_of_their_own(kit):
     """oneDNN's dynamic quantisation makes uint8 activations on CPUs."""
     x, w = torch.randint(0, 255, (32, 64), dtype=torch.uint8), torch.randint(-9, 9, (64, 48), dtype=torch.int8)

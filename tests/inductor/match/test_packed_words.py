@@ -106,6 +106,8 @@ FOUND = {
     "bytes in words, with zero points": (compressed_with_zeros, "low-first", "int4"),
     "slices of words, with zero points": (sliced_with_zeros, "low-first", "int4"),
 }
+COPIES_BYTES = torch.__version__ >= "2.13"
+"""Whether Inductor compiles the bytes of a transposed matrix's copy: before, it raises, with or without gemmdb."""
 UNLIKE = {
     "zero points plus 2": ("gptq", functools.partial(first_format, add=2)),
     "zero points plus 1 with other bits": ("gptq", functools.partial(
@@ -207,8 +209,9 @@ def test_a_long_way_is_not_followed():
 
 
 def test_programs_compile_to_these_problems():
-    layers = [Layer(packing, weight) for weight, packing, _ in FOUND.values()]
-    ends = [("int4", f" group={G} zeros={zeros} packing={packing}") for _, packing, zeros in FOUND.values()]
+    compiling = [FOUND[name] for name in FOUND if name != "bytes in words, with zero points" or COPIES_BYTES]
+    layers = [Layer(packing, weight) for weight, packing, _ in compiling]
+    ends = [("int4", f" group={G} zeros={zeros} packing={packing}") for _, packing, zeros in compiling]
     dequantised.check_problems(layers, (N, K), ends)
 
 
