@@ -110,6 +110,7 @@ def test_a_build_is_not_expected_to_change_what_only_aten_can_serve(visit: Calla
     tab = visit(path, 390)
     assert tab.text_content("#refused").startswith(only)
     assert tab.text_content("#missed") == "A build changes none of these GEMMs."
+    assert tab.text_content(".tile >> nth=0") == "nonegain over ATen, which runs every GEMM"
     path.write_text("\n".join(Entry(one, calls=9, device=device).line for one in (plain, packed)))
     tab = visit(path)
     assert tab.locator("#misses tbody tr").count() == 1

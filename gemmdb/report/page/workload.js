@@ -188,8 +188,9 @@ function workloadPage(main) {
   heading("gemmdb workload", DATA.title, workloadLead(rows));
   const of = (outcome) => rows.filter((row) => row.outcome === outcome);
   const share = (some, words) => [percent(sum(some, (row) => row.share)), `of the time: ${words}, ${pluralised(some.length, "GEMM")}`];
+  const nothing = rows.every((row) => row.aten) && DATA.gain === 1;
   main.append(tiles([
-    [times(DATA.gain), `gain over ATen, all GEMMs weighted by time${DATA.ranged ? `: at the recorded sizes, ${DATA.interval.map(times).join(" to ")} over their ranges` : ""}`],
+    nothing ? ["none", `gain over ATen${rows.length ? ", which runs every GEMM" : ""}`] : [times(DATA.gain), `gain over ATen, all GEMMs weighted by time${DATA.ranged ? `: at the recorded sizes, ${DATA.interval.map(times).join(" to ")} over their ranges` : ""}`],
     share(rows.filter((row) => !row.aten), "another kernel than ATen's"),
     ...[BEST, PREDICTED, UNKNOWN, REFUSED].filter((outcome) => of(outcome).length).map((outcome) => share(of(outcome), outcome)),
     [DATA.may_save_us ? `~${micro(DATA.may_save_us)}` : "-", "more that a build may save"],
