@@ -60,7 +60,8 @@ def exact(ask: Ask) -> Candidate | Rejected:
     servable config."""
     found = verdict_of(ask)
     if found is None:
-        return Rejected(f"no verdict for this problem on {ask.device.sku} in {len(ask.tables)} table(s)")
+        number = len(ask.tables)
+        return Rejected(f"no verdict for this problem on {ask.device.sku} in {number} table{'s' * (number != 1)}")
     table, verdict, holds = found
     evidence: dict[str, Any] = {
         "protocol": verdict.protocol.text,
@@ -80,7 +81,8 @@ def exact(ask: Ask) -> Candidate | Rejected:
         evidence["refused"] = refused
     if default_mode.may_pad(ask.problem):
         evidence[BESIDE_PADDING] = _beside_padding(ask, table)
-    reason = f"measured in {verdict.runs} run(s), {verdict.pick.name} is {verdict.speedup:.3f}x ATen"
+    runs = f"{verdict.runs} run{'s' * (verdict.runs != 1)}"
+    reason = f"measured in {runs}, {verdict.pick.name} is {verdict.speedup:.3f}x ATen"
     if holds is False:
         reason += f", under another toolchain class or kernel source ({verdict.klass})"
     us = verdict.aten_us

@@ -13,7 +13,7 @@ from gemmdb.cost import host
 from gemmdb.devices.detect import cpu_multiplies_tf32
 from gemmdb.hit import Range
 from gemmdb.kernels import cutlass as kernels_cutlass
-from gemmdb.kernels import default_mode
+from gemmdb.kernels import default_mode, rules
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cpp import PACKED_GEMM
 from gemmdb.kernels.cublaslt import activation_of
@@ -57,10 +57,11 @@ def rejection(config: Config, query: Query, rows: Range | None = None) -> Reject
 
 def only_aten(query: Query) -> Rejected | None:
     """Return why only ATen can serve `query`: a build skips it, and no table will ever hit. On a GPU there is always
-    another kernel."""
+    another kernel, unless it cannot multiply these operands at all."""
     problem, device = query.problem, query.device
     if device.kind != "cpu":
-        return None
+        refused = rules.reject_fp8(problem, device)
+        return refused and Rejected(f"{ONLY_ATEN}: {refused}")
     may_win = (PACKED,) if default_mode.packs_int8(problem) else (PACKED, WEIGHT_ONLY)
     others = () if problem.op in GPU_ALONE else [one for one in may_win if problem.op in one.spec.ops]
     found = [_unmeasurable(problem) or _weightless(query) or rejection(config, query) for config in others]

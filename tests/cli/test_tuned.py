@@ -37,7 +37,7 @@ def product(m: int, config: Config | None, reason: str = "") -> Product:
 
 def printed(capsys: pytest.CaptureFixture[str], kernels: int) -> list[str]:
     products = (
-        product(1, FAST), product(2, ATEN, "measured in 1 run(s), ATen is the best; no more"),
+        product(1, FAST), product(2, ATEN, "measured in 1 run, ATen is the best; no more"),
         product(3, None, f"{ALONE}; exact: no verdict"), product(4, None, "exact: no verdict"),
     )  # fmt: skip
     graph = Graph(("mm",), kernels, 10, Span(900.0, 90.0, 910.0), Span(100.0, 95.0, 990.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from kit.devices import A100
 from kit.gpu import make
 
 from gemmdb.cost import host
@@ -13,7 +14,7 @@ from gemmdb.hit import Hit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer, explain, lowering, slow_calls
-from gemmdb.outcome import Kind, of_hit
+from gemmdb.outcome import ONLY_ATEN, Kind, of_hit
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
@@ -108,3 +109,12 @@ def test_with_aten_keeps_the_time_of_aten(us: float) -> None:
     found = hit.with_aten()
     assert (found.config, found.expected_us, found.speedup, found.branches) == (ATEN, us * 1.5, 1.0, ())
     assert of_hit(found).kind is Kind.ATEN_REFUSED
+
+
+def test_a_gpu_that_multiplies_no_fp8_is_not_built_for():
+    """`lookup` advised a build on another device."""
+    problem, why = Problem.gemm("scaled_mm", m=16, n=4096, k=4096), "needs compute capability 8.9"
+    found = lowering.only_aten(Query(problem, A100))
+    assert found.reason == f"{ONLY_ATEN}: sm80 cannot multiply fp8, which {why}"
+    assert of_hit(None, found.reason).kind is Kind.ATEN_REFUSED
+    assert lowering.only_aten(Query(problem, H200)) is None

@@ -118,8 +118,9 @@ def _candidate(prediction: Prediction, config: Config, certainty: Certainty | No
     }
     if certainty is not None and config != ATEN:
         evidence["least_gain"] = math.expm1(-certainty.most(config))
+    number = len(evidence["neighbours"])
     reason = (
-        f"from {len(evidence['neighbours'])} neighbour(s), the nearest {evidence['distance']:.2f} doublings away:"
+        f"from {number} neighbour{'s' * (number != 1)}, the nearest {evidence['distance']:.2f} doublings away:"
         f" {config.name} is expected at {math.exp(-log):.3f}x ATen and a loss of at most {loss:.1%}"
     )
     us = prediction.aten_us
