@@ -1,19 +1,17 @@
 """What the kernel for weights of bytes with groups computes, in Triton's interpreter: every form of it."""
 
-import importlib.util
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200
 from kit.gpu import make
-from kit.inductor import ROOT, run
+from kit.inductor import INTERPRETED, ROOT, run
 
 from gemmdb import Problem
 from gemmdb.generators.measure.tolerance import tolerance
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+pytestmark = INTERPRETED
 KINDS = [
     ("int8", "none"), ("uint8", "none"), ("int8", "int8"), ("uint8", "uint8"), ("uint8", "uint8x4"), ("int8", "fp16"),
     ("int8", "int8", "byte-fp32"), ("uint8", "none", "byte-fp32"),

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections import Counter
+from importlib import metadata
 
 import pytest
 from kit.gpu import make
@@ -11,7 +12,10 @@ from gemmdb import Problem
 from gemmdb.generators.measure.cuda.compilers import compile_unit
 from gemmdb.generators.measure.cuda.render import plan
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+TRITON = metadata.version("triton") if importlib.util.find_spec("triton") else ""
+pytestmark = pytest.mark.skipif(
+    not TRITON.startswith("3.6."), reason="needs Triton 3.6: later ones move the numbers through shared memory"
+)
 KINDS = [
     ({}, {"v4.b32": 4, "b32": 20}), ({"packing": "tinygemm4"}, {"v4.b32": 4, "v2.b32": 8, "b32": 4}),
     ({"packing": "tinygemm2"}, {"v4.b32": 8, "b32": 4}), ({"group": 32}, {"v4.b32": 4, "b32": 32}),

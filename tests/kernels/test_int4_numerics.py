@@ -1,19 +1,17 @@
 """What our kernel for int4 weights computes, in Triton's interpreter: every packing, group size and form of it."""
 
-import importlib.util
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kit.gpu import make
-from kit.inductor import ROOT, run
+from kit.inductor import INTERPRETED, ROOT, run
 
 from gemmdb import Problem
 from gemmdb.generators.measure.tolerance import tolerance
 from gemmdb.key.device import Device
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+pytestmark = INTERPRETED
 H200 = Device("cuda", "sm90", "NVIDIA H200", 132, 140)
 KINDS = [
     ("tinygemm8", "bf16", "bf16"), ("tinygemm4", "bf16", "bf16"), ("tinygemm2", "bf16", "bf16"),

@@ -1,19 +1,17 @@
 """What our kernel computes with MXFP4 weights, in Triton's interpreter: every form of it."""
 
-import importlib.util
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200
 from kit.gpu import make
-from kit.inductor import ROOT, run
+from kit.inductor import INTERPRETED, ROOT, run
 
 from gemmdb import Problem
 from gemmdb.generators.measure.tolerance import tolerance
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+pytestmark = INTERPRETED
 FORMS = [
     make("int4"), make("int4", block_m=8, warps=2, split_k=2), make("int4", block_n=32, warps=1, block_k=256),
     make("int4", scaled="sums", block_k=32, split_k=2), make("int4", scaled="sums", block_k=32, block_n=128, warps=2),

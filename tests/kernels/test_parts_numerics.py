@@ -9,13 +9,13 @@ torch = pytest.importorskip("torch")
 
 from kit.devices import H200
 from kit.gpu import make
-from kit.inductor import ROOT, run
+from kit.inductor import INTERPRETED, ROOT, run
 
 from gemmdb import Config, Problem
 from gemmdb.kernels import triton
 from gemmdb.kernels.triton import parts
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+pytestmark = INTERPRETED
 WIDTHS = (64, 32, 96)
 KERNELS = [
     make("narrow", block_n=32, block_k=64, split_k=2), make("narrow", block_n=32, block_k=64, swap=1, rows="mask"),

@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 import threading
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,12 @@ IN_CPP = pytest.mark.skipif(
     reason="in C++, torch 2.11 generates code for a GPU only on one, where it runs Triton's kernels meanwhile",
 )
 """Of those that generate it in C++."""
+TRITON = metadata.version("triton") if find_spec("triton") else ""
+INTERPRETED = pytest.mark.skipif(
+    TRITON == "" or (TRITON < "3.7" and metadata.version("numpy") >= "2.4"),
+    reason="needs Triton's interpreter, which takes numpy 2.4 from Triton 3.7 on",
+)
+"""Of tests that run kernels in Triton's interpreter."""
 CPP = Config.of("cpp", "packed_gemm", **{f"{what}_{size}": 0 for what in ("threads", "blocks") for size in "mnk"})
 INT8PACK = Config.of("aten", "int8pack_mm")
 PROTOCOL = Protocol("host", "cold", 1, 10, version=3)

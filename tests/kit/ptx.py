@@ -21,6 +21,12 @@ from gemmdb.generators.measure.cuda.render import plan
 from gemmdb.generators.measure.operands import operands
 
 _product = InterpreterBuilder.create_dot
+_load = InterpreterBuilder.create_masked_load
+
+
+def _masked_load(self: Any, places: Any, mask: Any, *rest: Any) -> Any:
+    """In the interpreter, a comparison of a loop's counter is Python's, whose result is no int1 to Triton 3.9."""
+    return _load(self, places, TensorHandle(mask.data.astype(bool), tl.int1), *rest)
 
 
 def error(problem: Problem, config: Config, folder: Path) -> float:
@@ -127,3 +133,4 @@ def _wide(tile: Any) -> Any:
 
 InterpreterBuilder.create_inline_asm = _inline
 InterpreterBuilder.create_dot = _dot
+InterpreterBuilder.create_masked_load = _masked_load
