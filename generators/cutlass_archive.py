@@ -32,6 +32,9 @@ from gemmdb.table.catalog import Catalog
 SCALES = (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", ""), ("bf16", ""))
 """Dtypes of row and column scales in quantized programs, torchao's first; none for a missing vector."""
 FLAGS = (*cutlass.FLAGS, "-Xcompiler=-fPIC,-fvisibility=hidden")
+STRIPPED = ("objcopy", "--strip-symbol=_ZSt21ios_base_library_initv")
+"""<iostream> of GCC 13 and later names this symbol and does not use it. No older libstdc++ has it: with it, Ubuntu
+22.04, Debian 12 and RHEL 9 load no kernel."""
 LINKED = ("-shared", "-cudart", "shared", "-Xlinker", "-s")
 """A library calls torch's loaded CUDA runtime, by its name with the major version."""
 LIMIT_S = 1800
@@ -100,7 +103,7 @@ class Tools:
     @property
     def digest(self) -> str:
         """Digest of the versions and flags."""
-        text = "\n".join((self.cuda, self.version, *FLAGS, *LINKED))
+        text = "\n".join((self.cuda, self.version, *FLAGS, *STRIPPED, *LINKED))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -114,6 +117,7 @@ def compiled(unit: entry.Unit, tools: Tools, folder: Path) -> dict[str, Path]:
         source, made, library = Path(place, "kernel.cu"), Path(place, "kernel.o"), Path(place, "kernel.so")
         source.write_text(unit.source)
         _run([tools.nvcc, *FLAGS, f"-I{tools.headers}", "-c", str(source), "-o", str(made)])
+        _run([*STRIPPED, str(made)])
         _run([tools.nvcc, *LINKED, str(made), "-o", str(library)])
         made.replace(paths["o"])
         library.replace(paths["so"])
@@ -177,7 +181,7 @@ def write(files: Mapping[str, Mapping[str, Path]], tools: Tools, out: Path) -> N
             data += both
         blocks[block] = _packed(data)
     provenance = {
-        "arch": ARCH, "cuda": tools.cuda, "cutlass": tools.version, "flags": [*FLAGS, "/", *LINKED],
+        "arch": ARCH, "cuda": tools.cuda, "cutlass": tools.version, "flags": [*FLAGS, "/", *STRIPPED, "/", *LINKED],
         "source": cutlass.digest("gemm"),
     }  # fmt: skip
     document = {"provenance": provenance, "kernels": {name: asdict(place) for name, place in kernels.items()}}

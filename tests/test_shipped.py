@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -79,6 +80,19 @@ def test_the_compiled_kernels_are_intact_and_small():
     archive, size = prebuilt.archive(), prebuilt.shipped().stat().st_size
     assert len(archive.kernels) == 211
     assert size < 1.5 * 2**20
+
+
+def test_the_compiled_kernels_load_wherever_torch_does():
+    """Torch's wheels need glibc 2.28 and libstdc++ of GCC 8. The kernels needed that of GCC 13, which Ubuntu 22.04 and
+    Debian 12 lack."""
+    archive, needed = prebuilt.archive(), defaultdict(set)
+    for name in archive.kernels:
+        for library, version in re.findall(rb"(GLIBC|GLIBCXX|CXXABI)_([0-9.]+)\0", archive.read(name)["so"]):
+            needed[library].add(tuple(map(int, version.split(b"."))))
+    assert len(needed) == 3
+    assert max(needed[b"GLIBC"]) <= (2, 28)
+    assert max(needed[b"GLIBCXX"]) <= (3, 4, 25)
+    assert max(needed[b"CXXABI"]) <= (1, 3, 11)
 
 
 def _named(problem):

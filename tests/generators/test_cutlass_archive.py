@@ -51,6 +51,13 @@ def test_a_build_compiles_what_is_not_there_yet(calls):
     assert ready(units("three", "four"), tools) == list(units("three"))
 
 
+def test_a_kernel_names_no_symbol_that_only_a_new_system_has(calls):
+    found = build(units("one"), Tools.find(), 1, lambda *numbers: None)
+    (paths,) = found.values()
+    assert b"ELF" in (data := paths["o"].read_bytes())
+    assert b"ios_base_library_init" not in data
+
+
 def test_other_tools_compile_anew(calls):
     build(units("one"), Tools.find(), 1, lambda *numbers: None)
     compiler = Path(os.environ["CUDACXX"])
