@@ -80,16 +80,17 @@ def rows_of(entry):
 def test_the_sizes_of_the_calls_are_recorded(kit, tmp_path):
     """One graph serves all of them, and was weighted as if all had the rows of the first call."""
 
-    def attention(x, w):
-        q = x.reshape(-1, 16) @ w
-        return q @ q.t()
+    class Attention(torch.nn.Linear):
+        def forward(self, x):
+            q = super().forward(x.reshape(-1, 16))
+            return q @ q.t()
 
-    with gemmdb.inductor.record(tmp_path / "w.jsonl"):
-        run = torch.compile(attention)
+    with gemmdb.inductor.record(tmp_path / "w.jsonl"), torch.no_grad():
+        run = torch.compile(Attention(16, 16, bias=False))
         for rows in (8, 8, 24, 33, 100):
             x = torch.randn(2, rows, 16)
             torch._dynamo.mark_dynamic(x, 1, min=2, max=128)
-            run(x, torch.randn(16, 16))
+            run(x)
     found = {entry.computed: entry for entry in entries.read(tmp_path / "w.jsonl").entries}
     assert len(found) == 2
     assert sum(calls for _, calls in found[False].seen) == found[False].calls == 5
