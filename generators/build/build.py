@@ -22,6 +22,7 @@ from gemmdb.generators.proposals import Proposals
 from gemmdb.generators.request import BuildReport, BuildRequest, together
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
+from gemmdb.lookup.acceptance.ranges import NO_KERNEL
 from gemmdb.settings import data_home
 from gemmdb.table.writer import Store
 
@@ -170,7 +171,7 @@ def _build_workload(
             builder.say(f"{len(more)} more sizes of symbolic ranges are measured")
             report = builder.build(builder.renew(), store, more, before=report)
         if first.ranged and not report.disturbed and (number := rounds.without_kernel(first.ranged)):
-            leave_out(number, recorded.NO_KERNEL)
+            leave_out(number, NO_KERNEL)
     return replace(report, left_out=dict(left_out))
 
 

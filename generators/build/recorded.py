@@ -34,7 +34,6 @@ ROUNDS = 3
 and at all sizes of the GEMM without its epilogue, if a range is split."""
 STRIDE = 4
 """The first round measures every fourth size of a range."""
-NO_KERNEL = "no single kernel is good at all sizes of its range"
 
 
 @dataclass(frozen=True)

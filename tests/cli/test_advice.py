@@ -10,12 +10,11 @@ import pytest
 from gemmdb.cli.advice import FREEZE_LINE, Act, Situation, advise, bound, facts, of_reason
 from gemmdb.cli.coverage import steps
 from gemmdb.generators import effort
-from gemmdb.generators.build.recorded import NO_KERNEL
 from gemmdb.generators.coverage import coverage
 from gemmdb.generators.measure.candidates import only_aten, range_rejection
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.key.problem import Query
-from gemmdb.lookup.acceptance.ranges import unmeasured
+from gemmdb.lookup.acceptance.ranges import NO_KERNEL, unmeasured
 from gemmdb.lookup.ask import Ask
 from gemmdb.outcome import ONLY_ATEN
 from gemmdb.settings import Policy

@@ -19,6 +19,8 @@ from gemmdb.lookup.prediction import Prediction, measured, remembered
 from gemmdb.lookup.symbolic import MOST_BUCKETS, Bucket, Interval
 from gemmdb.rejected import Rejected
 
+NO_KERNEL = "no single kernel is good at all sizes of its range"
+
 
 def ranged(ask: Ask) -> Step:
     """Rung `range`: serve the whole range of the symbolic sizes, in four cases.
@@ -47,6 +49,8 @@ def _ranged(ask: Ask) -> Step:
     if len(known) < len(problems):
         missing = problems[len(known)]
         reason = f"no measured or near answer at m={missing.m} n={missing.n} k={missing.k}"
+        if _is_ruled_out(ask, problems):
+            reason = NO_KERNEL
         return _divided(ask, hint.hit, _aten(ask, hint.hit, reason, known))
     at_hint = next(one.prediction for one in known if one.problem == ask.problem)
     verified = False if symbolic.unverified(known) or at_hint is None else at_hint.verified
@@ -55,6 +59,12 @@ def _ranged(ask: Ask) -> Step:
     if isinstance(best, Rejected):
         return _divided(ask, hint.hit, _aten(ask, hint.hit, best.reason, known))
     return Step("range", best.hit(_rung(known)), best.reason, best.evidence)
+
+
+def _is_ruled_out(ask: Ask, problems: Sequence[Problem]) -> bool:
+    """Whether the sizes that were measured show that no kernel can serve the range, whatever the others' times are: a
+    constant weight is packed for one kernel."""
+    return ask.problem.constant and not symbolic.may_fit(_buckets(ask, problems), ask.policy.range_regret)
 
 
 def _buckets(ask: Ask, problems: Sequence[Problem]) -> Iterator[Bucket]:
