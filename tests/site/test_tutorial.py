@@ -16,8 +16,9 @@ pytest.importorskip("torch")
 
 MAY_BE_SLOWER = "gemmdb tune"
 """It exits with 1 where the program ran slower with gemmdb, as on a machine with other load."""
-DISTURBED = "timings were disturbed"
-"""What a build prints if other programs used the machine. The table then knows nothing, unlike the one on the page."""
+DISTURBED = "were disturbed"
+"""What a build and `tune` print if other programs used the machine. The table then knows nothing, unlike the one on the
+page, and disturbed times of the program are not shown."""
 MEASURE = re.compile(r"^gemmdb (?:build|tune)\b", re.MULTILINE)
 """These commands stop while other programs use the machine, unless they are told not to mind."""
 
