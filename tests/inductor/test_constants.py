@@ -1,4 +1,4 @@
-"""Constant weights that begin inside their storage: slices of a fused projection, frozen."""
+"""Constant weights: those that begin inside their storage, as slices of a fused projection, and GEMMs without one."""
 
 import torch
 import torch._inductor.config as inductor_config
@@ -43,3 +43,29 @@ def test_inductor_freezes_nothing_where_gradients_are_enabled(kit):
         layer.w += 1
         kit.close(kit.compiled(torch.no_grad()(lambda x: layer(x)), x), layer(x))
     assert kit.only()["problem"].endswith("constant=0")
+
+
+def test_a_gemm_of_two_inputs_is_not_told_to_freeze(kit):
+    """Its second operand is no weight: freezing changes nothing."""
+
+    class Attention(torch.nn.Linear):
+        def forward(self, x, y):
+            q = super().forward(x) @ (y + 1)
+            return torch.softmax(q @ q.t(), -1) @ q
+
+    gemmdb.inductor.enable()
+    with torch.no_grad():
+        kit.compiled(Attention(24, 16, bias=False), torch.randn(8, 24), torch.randn(16, 16))
+    whys = [one["why"] for one in gemmdb.inductor.stats()["products"]]
+    assert sorted("freezing" in why for why in whys) == [False, False, False, True]
+    text = str(gemmdb.inductor.summary())
+    assert text.count("both operands of this GEMM are inputs or computed") == text.count("freezing = True") == 1
+
+
+def test_a_weight_in_training_is_told_what_holds_in_inference(kit):
+    """The inputs of a backward are others than those of its forward: whether they are weights is unknown."""
+    gemmdb.inductor.enable()
+    kit.compiled(torch.nn.Linear(16, 8), torch.randn(4, 16, requires_grad=True)).sum().backward()
+    whys = [one["why"] for one in gemmdb.inductor.stats()["products"]]
+    assert len(whys) == 3
+    assert all("in inference, set" in why for why in whys)

@@ -273,32 +273,6 @@ def test_the_log_is_set_up_once_and_only_where_it_is_asked_for(monkeypatch, caps
     assert capsys.readouterr().err == "gemmdb INFO: twice\n"
 
 
-def test_a_frozen_product_of_two_activations_is_not_told_to_freeze(kit):
-    """Its second operand is no weight: freezing, which was set, changes nothing."""
-
-    class Attention(torch.nn.Linear):
-        def forward(self, x, y):
-            q = super().forward(x) @ (y + 1)
-            return torch.softmax(q @ q.t(), -1) @ q
-
-    gemmdb.inductor.enable()
-    with torch.no_grad():
-        kit.compiled(Attention(24, 16, bias=False), torch.randn(8, 24), torch.randn(16, 16))
-    whys = [one["why"] for one in gemmdb.inductor.stats()["products"]]
-    assert sorted("freezing" in why for why in whys) == [False, False, False, True]
-    text = str(gemmdb.inductor.summary())
-    assert text.count("both operands of this GEMM are inputs or computed") == text.count("freezing = True") == 1
-
-
-def test_a_weight_in_training_is_told_what_holds_in_inference(kit):
-    """The inputs of a backward are others than those of its forward: whether they are weights is unknown."""
-    gemmdb.inductor.enable()
-    kit.compiled(torch.nn.Linear(16, 8), torch.randn(4, 16, requires_grad=True)).sum().backward()
-    whys = [one["why"] for one in gemmdb.inductor.stats()["products"]]
-    assert len(whys) == 3
-    assert all("in inference, set" in why for why in whys)
-
-
 def test_a_summary_says_that_its_gain_is_of_the_compiled_sizes():
     """It said the gain of the first call's rows of a graph that serves all others, too."""
     problem = Problem.gemm("mm", m=8, n=64, k=64)
