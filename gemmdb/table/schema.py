@@ -71,7 +71,7 @@ _FOREIGN = {
 }
 """Tables that SQLite's ANALYZE leaves in a file."""
 
-MIGRATIONS_TABLE = "_sqlite_migrations"  # Where the writer's migration library records applied migrations
+MIGRATIONS_TABLE = "_sqlite_migrations"  # Where the migration library records what it applied to older files
 
 COLUMNS = (
     "problem", "device", "id", "config", "protocol", "toolchain", "run", "status", "median_us", "low_us", "high_us",

@@ -6,21 +6,26 @@ import datetime
 import os
 import secrets
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from gemmdb.errors import TableError
 from gemmdb.table import dbfile, schema
 from gemmdb.table.file_locks import real
 from gemmdb.table.read_timeouts import bounded
 
-if TYPE_CHECKING:
-    from sqlite_utils import Database
-
 _ZERO = "0" * 32
 
 
-def m001_initial(db: Database) -> None:
+class Executes(Protocol):
+    """A connection, or sqlite_utils' Database of one."""
+
+    def execute(self, sql: str, parameters: Iterable[Any] = (), /) -> Any:
+        """Run one statement."""
+
+
+def m001_initial(db: Executes) -> None:
     """Schema version 1: all tables, empty, at generation 0."""
     later = {name for names in schema.ADDED.values() for name in names}
     for name, statement in schema.SCHEMA.items():
@@ -33,17 +38,22 @@ def m001_initial(db: Database) -> None:
         "schema_version": "1", "uid": secrets.token_hex(8), "created": now, "updated": now, "rows_digest": _ZERO,
         "digest": _ZERO, "generation_digest": _ZERO, "generation": "0",
     }  # fmt: skip
-    db.conn.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    for pair in meta.items():
+        db.execute("INSERT INTO meta VALUES (?, ?)", pair)
     db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     db.execute("PRAGMA user_version = 1")
 
 
-def m002_records(db: Database) -> None:
+def m002_records(db: Executes) -> None:
     """Schema version 2: add the SQL tables for packed tables, empty."""
     for name in schema.ADDED[2]:
         db.execute(schema.SCHEMA[name])
     db.execute("UPDATE meta SET value = '2' WHERE name = 'schema_version'")
     db.execute("PRAGMA user_version = 2")
+
+
+MIGRATIONS = (m001_initial, m002_records)
+"""The migration to each schema version, from 1 on."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -76,9 +86,9 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
             empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
             if not empty:
                 schema.check(db, path)
-            outdated = empty or schema.header(db, path).version < schema.SCHEMA_VERSION
-        if outdated:
-            _apply(db)
+            version = 0 if empty else schema.header(db, path).version
+        if version < schema.SCHEMA_VERSION:
+            _apply(db, version)
             schema.check(db, path)
         if schema.header(db, path).packed:
             raise TableError(f"{path} is packed, so it cannot be extended; pass the table that it was packed from")
@@ -88,13 +98,16 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
     db.execute("COMMIT")
 
 
-def _apply(db: sqlite3.Connection) -> None:
-    """Apply the migrations that the file lacks."""
-    # Imported where a file is new or outdated: it takes 0.25 s and more, also in the first compile that stores a row.
-    from sqlite_utils import Database, Migrations
+def _apply(db: sqlite3.Connection, version: int) -> None:
+    """Apply the migrations beyond a file's schema version, 0 for an empty file."""
+    if version == 0:  # As in the first compile that stores a row, which must not wait for the import below.
+        for step in MIGRATIONS:
+            step(db)
+        return
+    from sqlite_utils import Database, Migrations  # Takes 0.25 s and more.
 
     migrations = Migrations("gemmdb")
-    for step in (m001_initial, m002_records):
+    for step in MIGRATIONS[version:]:
         migrations()(step)
     migrations.apply(Database(db, execute_plugins=False, recursive_triggers=False))
 

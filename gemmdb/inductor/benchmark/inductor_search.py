@@ -58,7 +58,7 @@ def keep(timings: dict[Any, float], *_: Any) -> None:
         best = min(rows, key=lambda row: row.times.median_us if row.times else float("inf"))
         outcome.searched(decision, best.config)
         if decision.session.user_table is not None:
-            from gemmdb.table.writer import record_live  # Only this path needs sqlite_utils.
+            from gemmdb.table.writer import record_live  # Only this path stores rows.
 
             record_live(decision.session.user_table, rows)
     except Exception as error:

@@ -22,7 +22,7 @@ def store(table: Path | None, rows: Sequence[Measurement]) -> None:
     if table is None or not rows:
         return
     try:
-        from gemmdb.table.writer import record_live  # Needs sqlite_utils.
+        from gemmdb.table.writer import record_live  # Most compiles store nothing.
 
         record_live(table, rows, limits.STORE_S)
     except Exception as error:

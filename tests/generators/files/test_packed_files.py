@@ -150,11 +150,12 @@ def test_too_many_configs_are_refused_with_a_remedy(full, tmp_path, monkeypatch)
 
 
 def older(path: Path) -> Path:
-    """The table as schema version 1 has it."""
+    """The table as a gemmdb of schema version 1 made it."""
     edit(
         path,
         *(f"DROP TABLE {name}" for name in schema.ADDED[2]),
-        "DELETE FROM _sqlite_migrations WHERE name LIKE 'm002%'",
+        "CREATE TABLE _sqlite_migrations (id INTEGER PRIMARY KEY, migration_set TEXT, name TEXT, applied_at TEXT)",
+        "INSERT INTO _sqlite_migrations VALUES (1, 'gemmdb', 'm001_initial', '2026-07-04 12:00:00.000000+00:00')",
         "UPDATE meta SET value = '1' WHERE name = 'schema_version'",
         "PRAGMA user_version = 1",
     )
