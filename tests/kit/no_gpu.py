@@ -106,12 +106,16 @@ def output_code_of_rows(
     model: Callable[..., Any], parts: Any, *inputs: tuple[Any, ...], without_cutlass: Any = ()
 ) -> tuple[str, list[Any]]:
     """Like `output_code`, with any number of rows from 2 to 4096 in place of each size `m`, for which the `parts` of a
-    Hit are served; `without_cutlass`: those that take the place of unavailable ones."""
+    Hit are served, and the first of them for fixed rows; `without_cutlass`: those that take the place of unavailable
+    ones."""
     JOURNAL.clear()
     enable.install()
 
     def served(parts: Any) -> Any:
-        return lambda query: Hit("exact", parts[0][1], 1.0, 2.0, "", {}, parts) if parts else None
+        def find(query: Any) -> Hit | None:
+            return Hit("exact", parts[0][1], 1.0, 2.0, "", {}, parts if "m" in query.ranges else ()) if parts else None
+
+        return find
 
     session = FakeSession(served(parts), Policy(), None, without_cutlass=served(without_cutlass))
     env = ShapeEnv()

@@ -19,7 +19,7 @@ from torch._inductor.virtualized import V
 
 from gemmdb import Problem
 from gemmdb.inductor.lower import triton
-from gemmdb.inductor.lower.adapter import templates
+from gemmdb.inductor.lower.adapter import templates, workspaces
 
 SPLIT = make("narrow", block_m=16, block_n=64, split_k=4)
 MM = Problem.gemm("mm", m=64, n=4096, k=14336)
@@ -27,10 +27,11 @@ MM = Problem.gemm("mm", m=64, n=4096, k=14336)
 
 
 def graph(cpp_wrapper: bool) -> Any:
-    return SimpleNamespace(cpp_wrapper=cpp_wrapper, wrapper_code=SimpleNamespace(kernel_autotune_names=set()))
+    wrapper = SimpleNamespace(kernel_autotune_names=set(), allocated_workspaces={})
+    return SimpleNamespace(cpp_wrapper=cpp_wrapper, wrapper_code=wrapper)
 
 
-@pytest.mark.parametrize("workspace", [None, object()])
+@pytest.mark.parametrize("workspace", [None, workspaces.uninitialised("space", 64, torch.device("cpu"))])
 @pytest.mark.parametrize("cpp_wrapper", [False, True])
 def test_a_kernel_with_a_workspace_is_not_run_while_it_is_compiled(
     monkeypatch: pytest.MonkeyPatch, workspace: object, cpp_wrapper: bool

@@ -1,6 +1,7 @@
 """What computes a node of Inductor's graph for each range of rows: one of several kernels.
 
-Nothing but the kernel depends on the choice: the same buffers are allocated. `rows` writes it into the output code.
+`rows` writes the choice into the output code. The node's buffer is the same for all kernels; a workspace is allocated
+only where the kernel that needs it runs.
 """
 
 from __future__ import annotations
@@ -49,18 +50,17 @@ class Part:
 @dataclass(frozen=True)
 class Chosen:
     """The parts of a node in the order of their rows, with M. `operands`: of the calls of ATen and cuBLASLt: A, B, then
-    the extras, in memory. `workspace`: of the calls of cuBLASLt, None if they need none."""
+    the extras, in memory."""
 
     rows: Any
     parts: Sequence[Part]
     operands: Sequence[Any]
-    workspace: Any = None
 
     @property
     def inputs(self) -> list[Any]:
         """The nodes that any part reads, in memory, each once."""
         nodes = [*self.operands, *(node for part in self.parts for node in part.inputs)]
-        stored = ir.InputsKernel.unwrap_storage([*nodes, *([] if self.workspace is None else [self.workspace])])
+        stored = ir.InputsKernel.unwrap_storage(nodes)
         return list({node.get_name(): node for node in reversed(stored)}.values())[::-1]
 
 
@@ -77,8 +77,5 @@ def cutlass_rejection() -> Rejected | None:
 
 
 def chosen_among(rows: Any, parts: Sequence[Part], operands: Sequence[Any]) -> Chosen:
-    """Return a choice with the workspace that its calls of cuBLASLt share. `operands`: in memory."""
-    size = max((part.kernel.workspace for part in parts if isinstance(part.kernel, cublaslt.Kernel)), default=0)
-    workspace = [cublaslt.uninitialised(size, operands[0].get_device())] if size else [None]
-    stored = ir.InputsKernel.unwrap_storage(list(operands))
-    return Chosen(rows, parts, stored, *(ir.InputsKernel.unwrap_storage(workspace) if size else workspace))
+    """Return a choice among parts. `operands`: in memory."""
+    return Chosen(rows, parts, ir.InputsKernel.unwrap_storage(list(operands)))

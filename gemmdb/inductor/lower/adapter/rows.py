@@ -20,7 +20,7 @@ from torch._inductor.codegen.wrapper import WrapperLine
 from torch._inductor.scheduler import FusedSchedulerNode
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.lower.adapter import codegen, cublaslt, cutlass, templates
+from gemmdb.inductor.lower.adapter import codegen, cublaslt, cutlass, workspaces
 from gemmdb.inductor.lower.adapter.row_choice import Aten, Chosen, Part
 from gemmdb.inductor.lower.adapter.state import replaced
 
@@ -75,7 +75,7 @@ def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
         wrapper.writeline(_Stream(wrapper, node.get_device(), V.graph.name))
         for part in chosen.parts:
             if part.template and part.kernel.workspace_arg is not None:
-                wrapper.generate_workspace_allocation(templates.shared(part.kernel.workspace_arg))
+                workspaces.defer(wrapper, workspaces.shared(part.kernel.workspace_arg))
 
         def write(part: Part) -> None:
             if not part.template:
@@ -99,7 +99,7 @@ def _unfused(scheduling: Any, chosen: Chosen, part: Part, nodes: tuple[Any, Sequ
     removed = graph.removed_buffers
     alone = node.get_name() in removed
     if alone:  # The templates keep it in registers.
-        wrapper.writeline(_Allocation(wrapper, node))
+        wrapper.writeline(workspaces.Allocation(wrapper, node))
     _call(wrapper, chosen, part, node)
     if epilogue:
         inside = {name for one in (template, *epilogue) for name in one.get_buffer_names()}
@@ -137,12 +137,22 @@ def _call(wrapper: Any, chosen: Chosen, part: Part, node: Any) -> None:
         cutlass.write(kernel, node)
         return
     if isinstance(kernel, cublaslt.Kernel):
-        workspace = chosen.workspace.codegen_reference() if kernel.workspace else None
-        cublaslt.write(wrapper, kernel, chosen.operands, (out, workspace))
+        _call_cublaslt(wrapper, kernel, chosen.operands, out)
         return
     a, b, *extras = [node.codegen_reference() for node in chosen.operands]
     write = _aten_cpp if V.graph.cpp_wrapper else _aten_python
     wrapper.writeline(write(kernel, (a, b, out), extras, chosen.operands[0].get_device().type))
+
+
+def _call_cublaslt(wrapper: Any, kernel: cublaslt.Kernel, operands: Sequence[Any], out: str) -> None:
+    if not kernel.workspace:
+        cublaslt.write(wrapper, kernel, operands, (out, None))
+        return
+    space = workspaces.uninitialised(f"{out}_workspace", kernel.workspace, operands[0].get_device())
+    wrapper.writeline(workspaces.Allocation(wrapper, space))
+    cublaslt.write(wrapper, kernel, operands, (out, space.get_name()))
+    if not V.graph.cpp_wrapper:  # There it ends with the branch.
+        wrapper.writeline(f"del {space.get_name()}")
 
 
 def _aten_python(kernel: Aten, tensors: tuple[str, str, str], extras: Sequence[str], device: str) -> str:
@@ -226,14 +236,3 @@ class _Stream(WrapperLine):  # type: ignore[misc]
     def codegen(self, code: Any) -> None:
         if V.graph.cpp_wrapper and not V.graph.aot_mode:  # Python's code reads it at each call; a package is given it.
             self.wrapper.write_get_raw_stream(self.device.index, self.graph)
-
-
-@dataclass
-class _Allocation(WrapperLine):  # type: ignore[misc]
-    """The allocation of a buffer that only one branch needs."""
-
-    wrapper: Any
-    node: Any
-
-    def codegen(self, code: Any) -> None:
-        code.writeline(self.wrapper.make_buffer_allocation(self.node))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.lower.adapter import codegen
+from gemmdb.inductor.lower.adapter import codegen, workspaces
 from gemmdb.inductor.lower.adapter.codegen import WORKSPACE
 from gemmdb.kernels import triton
 from gemmdb.kernels.registry import KERNELS
@@ -107,11 +107,6 @@ class Epilogue:
         return result
 
 
-def shared(workspace: WorkspaceArg) -> WorkspaceArg:
-    """Return the workspace of a kernel as the part of the one that all kernels on its GPU share."""
-    return replace(workspace, outer_name=f"{WORKSPACE}_{workspace.device.index}")
-
-
 class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
     """A kernel from one of our templates. A graph's kernels share one workspace: the counters, with the same number in
     every kernel, zeroed once per call of the graph and left at zero by each kernel, and the partial sums, which are
@@ -121,7 +116,7 @@ class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
 
     def __init__(self, *args: Any, workspace_arg: Any = None, **options: Any) -> None:
         if workspace_arg is not None:
-            workspace_arg = shared(workspace_arg)
+            workspace_arg = workspaces.shared(workspace_arg)
         super().__init__(*args, workspace_arg=workspace_arg, **options)
 
     def def_kernel(self, *names: str) -> str:
@@ -132,11 +127,14 @@ class _Kernel(TritonTemplateKernel):  # type: ignore[misc]
         return f"{head}\n    partials = (counters + {MAX_COUNTERS}).to(tl.pointer_type({self.meta['ACC_TYPE']}))"
 
     def call_kernel(self, name: str, *args: Any, **options: Any) -> None:
-        """Inductor's own hook, except that a kernel with a workspace is left out of what Inductor runs while it
-        compiles. `standalone_compile` has it run every kernel at the hint's sizes: a kernel for fewer rows would write
-        past the end of its workspace there. Nothing is lost, since it has one config."""
-        if self.workspace_arg is not None and not V.graph.cpp_wrapper:
-            V.graph.wrapper_code.kernel_autotune_names.add(name)
+        """Inductor's own hook, except that a kernel with a workspace allocates it if that was deferred, and is left out
+        of what Inductor runs while it compiles. `standalone_compile` has it run every kernel at the hint's sizes: a
+        kernel for fewer rows would write past the end of its workspace there. Nothing is lost, since it has one config.
+        """
+        if self.workspace_arg is not None:
+            if not V.graph.cpp_wrapper:
+                V.graph.wrapper_code.kernel_autotune_names.add(name)
+            workspaces.ensure(V.graph.wrapper_code, self.workspace_arg)
         super().call_kernel(name, *args, **options)
 
 
