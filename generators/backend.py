@@ -180,6 +180,15 @@ class Backend(Interface):
         """Return how many times as long as on an idle machine a build takes now, because of other programs."""
         return 1.0
 
+    def slowness(self) -> float:
+        """Return how many times as long as on the machine of `estimate.RATES` work takes here on an idle machine. Only
+        estimates ask, often."""
+        return 1.0
+
+    def cold(self) -> bool:
+        """Return whether the compiler's cache on disk is empty. Only estimates ask."""
+        return False
+
     def compiled(self, problem: Problem, config: Config) -> bool:
         """Return whether an earlier run probably left a compiled candidate on disk. Only estimates ask."""
         return False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 
 from gemmdb.cost.roofline import work_us
 from gemmdb.generators.backend import Backend, Job
@@ -27,24 +27,17 @@ CALL_S = 0.008
 """Seconds per timed call on a CPU besides the call: the caches are emptied before it."""
 
 
-Known = Callable[[Problem, Config], bool]
-"""Whether an earlier run has compiled a candidate, see `Backend.compiled`."""
-
-
-def nothing(problem: Problem, config: Config) -> bool:
-    """The `Known` of an empty cache."""
-    return False
-
-
 @dataclass(frozen=True)
 class Rates:
-    """Seconds on an idle machine. `start_s`: imports and first processes; `problem_s`: per problem, whatever its
+    """Seconds on an idle machine. `start_s`: imports and first processes; `cold_s`: to prepare an empty cache of the
+    compiler; `problem_s`: per problem, whatever its
     candidates; `compile_s`: processor time to compile a candidate other than ATen, `cached_s` if an earlier run has
     compiled it; `candidate_s`: to load, check and time one; `library_s`: the same for one of a library, which is not
     compiled; `confirm_s`: to confirm a winner in a new process, 0 if `candidate_s` contains that; `call_s`: per timed
     call besides the call."""
 
     start_s: float
+    cold_s: float = 0.0
     problem_s: float = 0.0
     compile_s: float = 0.0
     cached_s: float = 0.0
@@ -53,9 +46,15 @@ class Rates:
     confirm_s: float = 0.0
     call_s: float = 0.0
 
+    def scaled(self, factor: float) -> Rates:
+        """Return the rates of a machine on which everything takes `factor` times as long."""
+        return Rates(*(factor * seconds for seconds in astuple(self)))
+
 
 RATES = {
-    "cpu": Rates(8.0, problem_s=1.0, compile_s=3.2, cached_s=0.6, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S),
+    "cpu": Rates(
+        8.0, cold_s=12.0, problem_s=1.0, compile_s=3.2, cached_s=0.6, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S
+    ),
     "quick": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0145),
     "standard": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0145),
     "lean": Rates(start_s=20.0, candidate_s=0.0145, library_s=0.0145),
@@ -69,15 +68,16 @@ _ALGORITHM = Config.of(
 """Any algorithm of cuBLASLt: which problems it solves does not depend on its attributes."""
 
 
-def rates(device: Device, effort: Effort) -> Rates:
-    """Return the rates for builds on a device."""
-    return RATES["cpu" if device.kind == "cpu" else effort.name]
+def rates(backend: Backend, effort: Effort) -> Rates:
+    """Return the rates for builds on a backend's device, here."""
+    return RATES["cpu" if backend.device.kind == "cpu" else effort.name].scaled(backend.slowness())
 
 
-def start_s(device: Device, effort: Effort, slower: float = 1.0) -> float:
+def start_s(backend: Backend, effort: Effort, slower: float = 1.0) -> float:
     """Return the seconds until a build measures its first problem, besides compiling it. `slower`: how many times as
     long as on an idle machine everything takes, see `Backend.slowdown`; it then also waits for a quiet one."""
-    return slower * rates(device, effort).start_s + patience_s(slower)
+    rate = rates(backend, effort)
+    return slower * (rate.start_s + rate.cold_s * backend.cold()) + patience_s(slower)
 
 
 def patience_s(slower: float) -> float:
@@ -85,60 +85,55 @@ def patience_s(slower: float) -> float:
     return PATIENCE_S if slower > 1 else 0.0
 
 
-def job_s(job: Job, device: Device, effort: Effort, known: Known = nothing) -> float:
+def job_s(job: Job, backend: Backend, effort: Effort) -> float:
     """Return the seconds that one worker takes for a job, with its confirmation."""
     if job.searched:
-        return confirm_s(job, device, effort)
-    rate, configs, problem = rates(device, effort), job.legal, job.problem
+        return confirm_s(job, backend, effort)
+    rate, configs, problem, device = rates(backend, effort), job.legal, job.problem, backend.device
     proposed = 0 if _ALGORITHM.rejection(problem, device) else effort.proposals + effort.neighbours
     tried, kept = len(configs) + proposed, min(len(configs), max(effort.keep, 2))
     library = proposed + sum(config.spec.library for config in configs)
     tries_s = rate.candidate_s * (tried - library) + rate.library_s * library
-    search_s = rate.problem_s + compile_s(problem, configs, device, effort, known) + tries_s
+    search_s = rate.problem_s + compile_s(problem, configs, backend, effort) + tries_s
     times_s = _timed_s(problem, tried, effort.estimate, device, rate) + _timed_s(
         problem, kept, effort.samples, device, rate
     )
-    return search_s + times_s + confirm_s(job, device, effort)
+    return search_s + times_s + confirm_s(job, backend, effort)
 
 
-def confirm_s(job: Job, device: Device, effort: Effort) -> float:
+def confirm_s(job: Job, backend: Backend, effort: Effort) -> float:
     """Return the seconds to confirm the winner of a job, if that may be another than ATen."""
     found = {*job.legal, *(outcome.config for outcome in job.searched)} - {ATEN}
-    rate = rates(device, effort)
+    rate = rates(backend, effort)
     if not (effort.confirm and found):
         return 0.0
     if not rate.confirm_s:  # A GPU's rates per candidate contain it; here it is all that is left.
         return rate.candidate_s * (1 + effort.rivals) if job.searched else 0.0
-    return rate.confirm_s + _timed_s(job.problem, 2, effort.samples, device, rate)
+    return rate.confirm_s + _timed_s(job.problem, 2, effort.samples, backend.device, rate)
 
 
 def problem_s(problem: Problem, backend: Backend, effort: Effort) -> float:
     """Return the seconds that one worker takes for all jobs of a problem."""
     candidates = tuple(backend.space.candidates(problem, backend.device, effort))
-    return sum(
-        job_s(Job(problem, protocol, candidates), backend.device, effort, backend.compiled)
-        for protocol in backend.protocols(effort)
-    )
+    return sum(job_s(Job(problem, protocol, candidates), backend, effort) for protocol in backend.protocols(effort))
 
 
-def retimed_s(problem: Problem, configs: Sequence[Config], samples: int, device: Device, effort: Effort) -> float:
+def retimed_s(problem: Problem, configs: Sequence[Config], samples: int, backend: Backend, effort: Effort) -> float:
     """Return the seconds to time some compiled configs of a problem again, as `verify --remeasure` does."""
-    rate = rates(device, effort)
+    rate = rates(backend, effort)
     load_s = rate.problem_s + rate.candidate_s * len(configs)
-    return load_s + _timed_s(problem, len(configs), samples, device, rate)
+    return load_s + _timed_s(problem, len(configs), samples, backend.device, rate)
 
 
-def compile_s(
-    problem: Problem, configs: Sequence[Config], device: Device, effort: Effort, known: Known = nothing
-) -> float:
-    """Return the seconds to compile configs, with all compilers."""
-    rate = rates(device, effort)
+def compile_s(problem: Problem, configs: Sequence[Config], backend: Backend, effort: Effort) -> float:
+    """Return the seconds to compile configs, with all compilers, as far as no earlier run has."""
+    rate = rates(backend, effort)
     if not rate.compile_s:  # A GPU's candidates are compiled while others are timed.
         return 0.0
     # ATen has no template to compile, also with symbolic rows.
     templates = [one for one in configs if one != ATEN and not one.spec.measured_only]
-    seconds = (rate.cached_s if known(problem, one) else rate.compile_s for one in templates)
-    return sum(seconds) / max(min(device.units, MAX_COMPILERS), 1)
+    seconds = (rate.cached_s if backend.compiled(problem, one) else rate.compile_s for one in templates)
+    return sum(seconds) / max(min(backend.device.units, MAX_COMPILERS), 1)
 
 
 def _timed_s(problem: Problem, configs: int, samples: int, device: Device, rate: Rates) -> float:

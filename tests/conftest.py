@@ -160,14 +160,15 @@ def trusted(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def unknown_load() -> Iterator[None]:
-    """No test waits for a quiet machine, or finds its times marked: other workers of the tests keep it busy. Tests of
-    that put back what they need."""
-    from gemmdb.devices import load
+    """No test waits for a quiet machine, or finds its times marked: other workers of the tests keep it busy. Estimates
+    are for the machine of their rates. Tests of that put back what they need."""
+    from gemmdb.devices import load, speed
     from gemmdb.generators.measure import quiet
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load, "PROC", Path(os.devnull))
         patch.setattr(quiet, "NOISY", math.inf)
+        patch.setattr(speed, "slowness", lambda: 1.0)
         yield
 
 

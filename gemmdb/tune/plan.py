@@ -198,7 +198,7 @@ def plan(
     slower = backend.slowdown() if busy and wanted else None
     ordered, alone_s = by_worth(wanted), pace * (slower or 1.0) / max(backend.workers, 1)
     timed = _with_seconds(ordered, backend, chosen, alone_s)
-    start_s = pace * estimate.start_s(device, chosen, slower or 1.0) if timed else 0.0
+    start_s = pace * estimate.start_s(backend, chosen, slower or 1.0) if timed else 0.0
     return Plan(timed, dict(left_out), budget_s, start_s, slower)
 
 

@@ -21,12 +21,12 @@ def expected_of(
     pace, slowdown = factors
     slower = pace * slowdown
     workers = max(min(count, len(jobs)), 1)
-    start_s = pace * estimate.start_s(backend.device, effort, slowdown)
+    start_s = pace * estimate.start_s(backend, effort, slowdown)
     more_s = slower * sum(estimate.problem_s(problem, backend, effort) for problem in more)
     turns, waiting = backend.awaited(jobs)
     return Expected(
         start_s if jobs else 0.0,
-        [(job.problem, slower * estimate.job_s(job, backend.device, effort, backend.compiled)) for job in jobs],
+        [(job.problem, slower * estimate.job_s(job, backend, effort)) for job in jobs],
         workers,
         ahead=workers if backend.overlap else min(backend.chunk, len(jobs)),
         more_s=more_s + workers * start_s if more else 0.0,

@@ -184,7 +184,7 @@ class Run:
     def _note_confirmations(self, result: Result) -> None:
         self.unconfirmed.pop(id(result.job), None)
         if not result.last:
-            due_s = self.slower * estimate.confirm_s(result.job, self.backend.device, self.effort)
+            due_s = self.slower * estimate.confirm_s(result.job, self.backend, self.effort)
             self.unconfirmed[id(result.job)] = due_s
             self.tracker.raced(result.job.problem, due_s)
 

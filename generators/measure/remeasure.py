@@ -264,12 +264,12 @@ def expected_of(
 ) -> Expected:
     """Return how long that takes. `slower`: how many times as long as on an idle machine. `apart`: each is compiled
     just before it is timed, instead of all at the start."""
-    device, usual = backend.device, effort.named(None, backend.device.kind)
-    start_s, jobs = slower * estimate.start_s(device, usual), []
+    usual = effort.named(None, backend.device.kind)
+    start_s, jobs = slower * estimate.start_s(backend, usual), []
     for number, one in enumerate(sampled):
         problem, configs = one.verdict.problem, tuple(one.recorded)
-        compile_s = estimate.compile_s(problem, configs, device, usual, backend.compiled)
-        seconds = estimate.retimed_s(problem, configs, one.verdict.protocol.samples, device, usual)
+        compile_s = estimate.compile_s(problem, configs, backend, usual)
+        seconds = estimate.retimed_s(problem, configs, one.verdict.protocol.samples, backend, usual)
         start_s += 0.0 if apart else slower * compile_s / workers
         waits_s = estimate.patience_s(slower) if number < workers else 0.0  # Each worker waits at its first one.
         jobs.append((problem, slower * (seconds + compile_s * apart) + waits_s))

@@ -201,11 +201,11 @@ def _within(
     """Divide the verdicts into those that the budget is expected to suffice for, at least one, and the others.
     `slower`: how many times as long as on an idle machine everything takes."""
     usual = effort.named(None, backend.device.kind)
-    spent = estimate.start_s(backend.device, usual, slower)
+    spent = estimate.start_s(backend, usual, slower)
     for place, one in enumerate(wanted):
         configs, samples = tuple(one.recorded), one.verdict.protocol.samples
-        seconds = estimate.retimed_s(one.verdict.problem, configs, samples, backend.device, usual)
-        seconds += estimate.compile_s(one.verdict.problem, configs, backend.device, usual, backend.compiled)
+        seconds = estimate.retimed_s(one.verdict.problem, configs, samples, backend, usual)
+        seconds += estimate.compile_s(one.verdict.problem, configs, backend, usual)
         spent += slower * seconds / backend.workers
         if spent > budget_s and place:
             return list(wanted[:place]), list(wanted[place:])

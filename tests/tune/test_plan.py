@@ -132,7 +132,7 @@ def test_on_a_busy_machine_that_nobody_waits_for_it_takes_longer(tmp_path: Path,
     assert beside.seconds == pytest.approx(2 * idle.seconds + estimate.PATIENCE_S)
     monkeypatch.setattr(load, "queued", lambda: 6.0)
     crowded = plan(workload, Catalog(()), tmp_path / "none.db", 600.0, None, busy=True)
-    assert crowded.seconds == pytest.approx(4 * idle.seconds + estimate.PATIENCE_S)
+    assert crowded.seconds == pytest.approx(7 * idle.seconds + estimate.PATIENCE_S)
 
 
 def test_what_only_another_gpu_measured_is_built():

@@ -24,6 +24,15 @@ def inductor_cache() -> Path:
     return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or Path(tempfile.gettempdir(), f"torchinductor_{getuser()}"))
 
 
+def is_empty() -> bool:
+    """Return whether the cache is empty: the compiler then precompiles its headers and tries this CPU's vector units,
+    before it compiles a candidate."""
+    try:
+        return not any(inductor_cache().iterdir())
+    except OSError:
+        return True
+
+
 def note(pairs: Iterable[tuple[Problem, Config]], base: Toolchain) -> None:
     """Note candidates that are compiled now. A cache that cannot be written gets no notes."""
     with suppress(OSError):

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from gemmdb.devices import detect, load
+from gemmdb.devices import detect, load, speed
 from gemmdb.devices.detect import cpu, last_level_cache_bytes
 from gemmdb.errors import InputError
 from gemmdb.generators.backend import Backend, Job, Measurer, Outcome, Space, ignore, silent
@@ -43,9 +43,6 @@ else:
     vector_units = RemoteModule("gemmdb.inductor.lower.adapter.vector_units")
 IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx", "gemmdb.generators.measure.cpu.session")
 """Modules preloaded by the fork server: seconds of imports, done once for all processes."""
-QUEUED = 0.5
-"""How much longer a build takes per program that waits for each core, relative: on two cores, builds beside 5 and 11
-such programs took 2.3 and 3.9 times as long as expected on an idle machine."""
 LOAD_S = 1.5
 """Seconds over which it looks at other programs before it says how long a build takes."""
 POLL_S = 0.1
@@ -266,6 +263,9 @@ class CpuBackend(Backend):
         found = load.now(threads=self.device.units)
         return found.text if found is not None and found.disturbs else ""
 
+    def cold(self) -> bool:
+        return compiled.is_empty()
+
     def compiled(self, problem: Problem, config: Config) -> bool:
         return compiled.noted(problem, config, self.toolchain)
 
@@ -273,7 +273,10 @@ class CpuBackend(Backend):
         found = load.now(LOAD_S, self.device.units)
         if found is None or not found.disturbs:
             return 1.0
-        return 1 + max(found.others / detect.cores(), QUEUED * load.queued())
+        return 1 + max(found.others / detect.cores(), load.queued())
+
+    def slowness(self) -> float:
+        return speed.slowness()
 
     def provenance(self) -> dict[str, object]:
         # The frequency governor determines how steady the clock is.

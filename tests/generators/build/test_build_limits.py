@@ -50,8 +50,8 @@ def test_a_limit_of_time_is_kept_within_a_tenth(request_, rows, monkeypatch, exp
             return super().measure(problem, configs, protocol, samples)
 
     monkeypatch.setattr(estimate, "start_s", lambda device, effort, slower: 0.01)
-    monkeypatch.setattr(estimate, "job_s", lambda job, device, effort, known: expected_s)
-    monkeypatch.setattr(estimate, "confirm_s", lambda job, device, effort: expected_s / 3)
+    monkeypatch.setattr(estimate, "job_s", lambda job, backend, effort: expected_s)
+    monkeypatch.setattr(estimate, "confirm_s", lambda job, backend, effort: expected_s / 3)
     limit_s = 1.5
     done = build(replace(request_, minutes=limit_s / 60), backend=ReplayBackend(rows, replay=Steady, chunk=4))
     assert 2 <= done.measured < 7
@@ -97,7 +97,7 @@ def test_a_first_job_that_takes_longer_than_the_limit_is_ended_with_it(request_,
 def test_a_job_that_runs_over_the_limit_is_confirmed_the_next_time(request_, rows, monkeypatch):
     """The second job is raced until long after the limit."""
     monkeypatch.setattr(estimate, "start_s", lambda device, effort, slower: 0.0)
-    monkeypatch.setattr(estimate, "job_s", lambda job, device, effort, known: 0.01)
+    monkeypatch.setattr(estimate, "job_s", lambda job, backend, effort: 0.01)
     raced: list[Problem] = []
 
     class Late(Replay):
