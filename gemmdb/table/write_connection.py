@@ -6,26 +6,21 @@ import datetime
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from gemmdb.errors import TableError
 from gemmdb.table import dbfile, schema
 from gemmdb.table.file_locks import real
 from gemmdb.table.read_timeouts import bounded
 
+if TYPE_CHECKING:
+    from sqlite_utils import Database
+
 _ZERO = "0" * 32
 
 
-class Executes(Protocol):
-    """A connection, or sqlite_utils' Database of one."""
-
-    def execute(self, sql: str, parameters: Iterable[Any] = (), /) -> Any:
-        """Run one statement."""
-
-
-def m001_initial(db: Executes) -> None:
+def m001_initial(db: sqlite3.Connection | Database) -> None:
     """Schema version 1: all tables, empty, at generation 0."""
     later = {name for names in schema.ADDED.values() for name in names}
     for name, statement in schema.SCHEMA.items():
@@ -44,7 +39,7 @@ def m001_initial(db: Executes) -> None:
     db.execute("PRAGMA user_version = 1")
 
 
-def m002_records(db: Executes) -> None:
+def m002_records(db: sqlite3.Connection | Database) -> None:
     """Schema version 2: add the SQL tables for packed tables, empty."""
     for name in schema.ADDED[2]:
         db.execute(schema.SCHEMA[name])
