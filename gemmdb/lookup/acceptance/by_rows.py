@@ -14,6 +14,7 @@ from typing import Any
 
 from gemmdb.hit import RUNGS, Hit, Range
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.canonical import lazy
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import lowering, symbolic
 from gemmdb.lookup.acceptance import confirming, required_gain
@@ -46,12 +47,31 @@ _MEASURED = (exact_or_extern, near_unless_measured, epilogue, sku)
 
 @dataclass(frozen=True)
 class Size:
-    """One size of the range: its lookup, the answer for a fixed M, and what is known about other configs there. Without
-    an answer (None), ATen serves it."""
+    """One size of the range: its lookup, and the answer for a fixed M. Without an answer (None), ATen serves it."""
 
     at: Ask
     hit: Hit | None
-    known: Sequence[Prediction]
+
+    def known(self, config: Config) -> Prediction | None:
+        """Return what is known about another config here: from rows of the size, else from those of the GEMM with
+        another epilogue, else from its neighbours, whose prediction takes most of the time of a lookup."""
+        measured = next((one for one in self._measured if config in one.ratios), None)
+        if measured is not None:
+            return measured
+        return self._guess if self._guess is not None and config in self._guess.ratios else None
+
+    @lazy
+    def _measured(self) -> Sequence[Prediction]:
+        asks = (self.at, *(self.at.at(one) for one in stand_ins(self.problem, self.at.device.kind)))
+        return [found for one in asks if (found := measured(one)) is not None]
+
+    @lazy
+    def _guess(self) -> Prediction | None:
+        guess = predict(self.at) if self.at.policy.near else None
+        if not isinstance(guess, Prediction):
+            return None
+        kept = guess if confirming(self.at) else certain(self.at, guess)
+        return kept if isinstance(kept, Prediction) else None
 
     @property
     def problem(self) -> Problem:
@@ -74,7 +94,8 @@ class Size:
         """ATen's time in microseconds, if it is known."""
         if self.hit is not None:
             return self.hit.expected_us * self.hit.speedup
-        return next((one.aten_us for one in self.known), None)
+        known = next(iter(self._measured), None) or self._guess
+        return None if known is None else known.aten_us
 
     def log_ratio(self, config: Config, loss: float) -> float | None:
         """Return the log of the config's time relative to ATen's; None if it is unknown, slower than ATen by more than
@@ -98,7 +119,7 @@ class Size:
             return 1.0
         if self.hit is not None and config == self.hit.config:
             return 1 / self.hit.speedup
-        found = next((one for one in self.known if config in one.ratios), None)
+        found = self.known(config)
         if found is None:
             return None
         doubt = 0.0 if found.rung == "exact" else found.loss(config) - found.regret(config)
@@ -190,7 +211,7 @@ def _size(ask: Ask, m: int, rows: Range) -> Size:
     # Nothing is tuned live for a size of a range.
     policy = replace(ask.policy, on_miss="aten", confirm=ask.policy.confirm and m <= MOST_ROWS)
     query = replace(ask.query, problem=problem, ranges={})
-    at = replace(ask, query=query, within=_within(ask, rows), policy=policy)
+    at = replace(ask, query=query, within=_within(ask, problem, rows), policy=policy)
     hit = _answer(at)
     for _ in range(MOST_RETRIES):
         if hit is None or (slow := _slow(at, hit.config, hit.expected_us, hit.speedup)) is None:
@@ -199,7 +220,7 @@ def _size(ask: Ask, m: int, rows: Range) -> Size:
         hit = _answer(at)
     else:
         hit = hit and hit.with_aten()
-    return Size(at, hit, tuple(_known(at)))
+    return Size(at, hit)
 
 
 def _answer(at: Ask) -> Hit | None:
@@ -219,28 +240,16 @@ def _slow(at: Ask, config: Config, us: float, speedup: float) -> Rejected | None
     return lowering.slow_calls(config, at.query, us, speedup, at.policy)
 
 
-def _within(ask: Ask, rows: Range) -> Within:
-    query = replace(ask.query, ranges={"m": rows})
+def _within(ask: Ask, problem: Problem, rows: Range) -> Within:
+    query = replace(ask.query, problem=problem, ranges={"m": rows})
 
     def rejection(config: Config, problem: Problem) -> Rejected | None:
         if not lowering.joins(config, problem):
             return Rejected("cannot be one of several kernels of a symbolic M")
-        return lowering.rejection(config, replace(query, problem=problem), rows)
+        # Dozens of configs are asked about for one problem.
+        return lowering.rejection(config, query if problem is query.problem else replace(query, problem=problem), rows)
 
     return Within((rows, tuple(ask.query.ranges.items())), rejection)
-
-
-def _known(at: Ask) -> Iterator[Prediction]:
-    """Yield what is known about the configs at a size: its own rows, those of the GEMM with another epilogue, and a
-    prediction from its neighbours."""
-    for one in (at, *(at.at(problem) for problem in stand_ins(at.problem, at.device.kind))):
-        if (found := measured(one)) is not None:
-            yield found
-    guess = predict(at) if at.policy.near else None
-    if isinstance(guess, Prediction):
-        kept = guess if confirming(at) else certain(at, guess)
-        if isinstance(kept, Prediction):
-            yield kept
 
 
 def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Step:
@@ -285,7 +294,7 @@ def _is_guess(size: Size, config: Config) -> bool:
         return False
     if size.hit is not None and config == size.hit.config:
         return unmeasured(size.hit.rung, config, size.hit.evidence)
-    known = next((one for one in size.known if config in one.ratios), None)
+    known = size.known(config)
     return known is None or known.rung != "exact"
 
 
