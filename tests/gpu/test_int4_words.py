@@ -117,9 +117,10 @@ class InOrder(torch.nn.Module):
             self.register_buffer(name, torch.randint(-(2**31), 2**31 - 1, one, dtype=torch.int32, device="cuda"))
         self.register_buffer("scales", torch.rand(k // group, n, device="cuda").bfloat16() / 64)
         self.register_buffer("g_idx", (torch.arange(k, device="cuda") // group)[torch.randperm(k, device="cuda")].int())
+        self.register_buffer("shifts", torch.arange(0, 32, 4, dtype=torch.int32, device="cuda"), persistent=False)
 
     def forward(self, x: Any) -> Any:
-        shifts, groups = torch.arange(0, 32, 4, dtype=torch.int32, device="cuda"), self.g_idx.long()
+        shifts, groups = self.shifts, self.g_idx.long()
         zeros = (torch.bitwise_right_shift(self.qzeros[:, :, None], shifts).to(torch.int8) & 15).reshape(-1, self.n)
         numbers = torch.bitwise_right_shift(self.qweight[:, None, :], shifts[None, :, None]).to(torch.int8) & 15
         return torch.matmul(x, self.scales[groups] * (numbers.reshape(-1, self.n) - zeros[groups]))

@@ -188,13 +188,14 @@ def largest(problem: Problem, ranges: Mapping[str, extract.Range]) -> Problem:
 def template_kernel(
     config: Config, names: Mapping[str, Any], problem: Problem, ranges: Mapping[str, extract.Range] | None = None
 ) -> templates.Kernel:
-    """Return the kernel with these constants, and with space for the partial sums if it counts arrivals. Raises Refused
-    if there are too many, or if Inductor would run it at sizes for which there is no space."""
+    """Return the kernel with these constants, and with space for the partial sums if it counts arrivals: those of the
+    largest size that it runs at, which is the hint if Inductor runs it there to learn how to launch it. Raises Refused
+    if there are too many."""
     value, partials = config.values, 0
     if counts_arrivals(config):
         count = tiles(config, largest(problem, ranges or {}))
-        if count < tiles(config, problem) and templates.runs_at_hint():
-            raise Refused("Inductor's C++ wrapper runs the kernel at the hint's rows, and its workspace is for fewer")
+        if templates.runs_at_hint():
+            count = max(count, tiles(config, problem))
         partials = count * int(value["split_k"]) * int(value["block_m"]) * int(value["block_n"])
         if count > MAX_COUNTERS or partials >= LARGEST_OFFSET:
             raise Refused("the workspace is too small for the largest sizes")

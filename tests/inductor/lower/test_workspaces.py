@@ -49,16 +49,18 @@ def test_a_kernel_with_a_workspace_is_not_run_while_it_is_compiled(
 
 
 @pytest.mark.parametrize(("cpp_wrapper", "runs"), [(True, True), (True, False), (False, True)])
-def test_the_cpp_wrapper_gets_no_kernel_for_fewer_rows_than_the_hint_s(cpp_wrapper: bool, runs: bool) -> None:
+def test_the_cpp_wrapper_gets_a_workspace_for_the_hint_s_rows(cpp_wrapper: bool, runs: bool) -> None:
+    one = 4 * 16 * 64  # Elements of a tile's partial sums.
     with V.set_graph_handler(graph(cpp_wrapper)), inductor_config.patch({"triton.autotune_at_compile_time": runs}):
-        for most in (64, 512):
-            assert triton.template_kernel(SPLIT, {}, MM, {"m": (1, most)}).partials > 0
-        if cpp_wrapper and runs:
-            with pytest.raises(triton.Refused, match="at the hint's rows"):
-                triton.template_kernel(SPLIT, {}, MM, {"m": (1, 16)})
-        else:
-            few = triton.template_kernel(SPLIT, {}, MM, {"m": (1, 16)})
-            assert few.partials == 64 * 4 * 16 * 64
+        found = [triton.template_kernel(SPLIT, {}, MM, {"m": (1, most)}).partials // one for most in (16, 64, 512)]
+        assert found == [4 * 64 if cpp_wrapper and runs else 64, 4 * 64, 32 * 64]
+
+
+def test_a_workspace_for_the_hint_s_rows_may_be_too_large() -> None:
+    many = Problem.gemm("mm", m=8192, n=4096, k=14336)
+    with V.set_graph_handler(graph(True)), inductor_config.patch({"triton.autotune_at_compile_time": True}):
+        with pytest.raises(triton.Refused, match="too small"):
+            triton.template_kernel(SPLIT, {}, many, {"m": (1, 16)})
 
 
 def test_inductor_still_has_what_leaves_a_kernel_out() -> None:
