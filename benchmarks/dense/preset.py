@@ -1,6 +1,10 @@
 """Write the preset `dense`: the linear layers of current models (`benchmarks/dense/models.py`), dense in M.
 
     python -m benchmarks.dense preset [--out generators/presets/dense.json]
+    python -m benchmarks.dense preset --residual [--out generators/presets/residual.json]
+
+`--residual` writes the preset `residual`: the layers of decoders whose output is added to a residual, which is the bias
+of an addmm where the program's tensors have two dimensions, as in serving engines.
 
 M lies close together up to 512, and beyond that where a wave of tiles is full and where the next one begins. Layers of
 LEADING models get every M, others every third one, each with another offset. Any prefix of the preset is a spread over
@@ -21,7 +25,7 @@ from benchmarks.common import ROOT
 from benchmarks.dense import models
 from benchmarks.dense.models import Layer, Model, layers_of
 
-OUT = ROOT / "generators" / "presets" / "dense.json"
+PRESETS = ROOT / "gemmdb" / "generators" / "presets"
 LEADING = (
     "Llama 3.1 8B", "Llama 3 70B", "Qwen 2.5 7B", "Qwen 3 8B", "Llama 3.2 1B", "Llama 3.2 3B",
     "DeepSeek-V3, dense parts",
@@ -31,6 +35,8 @@ ROWS = (
     17, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256, 288, 320, 384, 448, 512, 640,
     768, 1024, 1536, 2048, 3072, 4096,
 )  # fmt: skip
+RESIDUAL_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
+"""M of the preset `residual`: what ranges of M are looked up at, and sizes between."""
 HEAD_ROWS = (17, 24, 32, 48, 64)
 """M of an lm_head, which runs on the last token of each sequence only."""
 IMAGE_ROWS = (197, 257, 394, 577, 729, 1154, 1576, 2056)
@@ -63,21 +69,28 @@ Series = list[dict[str, Any]]
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
-    parser.add_argument("--out", type=Path, default=OUT, help="the file to write")
+    parser.add_argument("--out", type=Path, help="the file to write; default: the preset's own")
+    parser.add_argument("--residual", action="store_true", help="the preset `residual` instead of `dense`")
 
 
 def main(options: argparse.Namespace) -> None:
     """Write the file and print how many problems it has."""
-    options.out.write_text(text())
-    print(f"{options.out}: {len(problems())} problems")
+    out = options.out or PRESETS / ("residual.json" if options.residual else "dense.json")
+    found = problems(options.residual)
+    out.write_text(text(found, RESIDUAL if options.residual else DENSE))
+    print(f"{out}: {len(found)} problems")
 
 
-def text() -> str:
+DENSE = "Dense layers of current models, close together in M; any prefix is a spread."
+RESIDUAL = "Layers of decoders whose output is added to a residual; any prefix is a spread."
+
+
+def text(found: Series, description: str) -> str:
     """The preset as it is stored: a problem per line, and the models that it was made from."""
     described = {name: list(asdict(model).values()) for name, model in models.DECODERS.items()}
-    lines = ",\n".join(f"    {json.dumps(item)}" for item in problems())
+    lines = ",\n".join(f"    {json.dumps(item)}" for item in found)
     head = {
-        "description": "Dense layers of current models, close together in M; any prefix is a spread.",
+        "description": description,
         "decoders": "name: [hidden, heads, kv_heads, head, ffn, vocab, bias, shards, gated]",
     }
     opening = "".join(f'  "{name}": {json.dumps(value)},\n' for name, value in head.items())
@@ -85,10 +98,11 @@ def text() -> str:
     return f'{{\n{opening}  "models": {{\n{listed}\n  }},\n  "problems": [\n{lines}\n  ]\n}}\n'
 
 
-def problems() -> Series:
-    """All problems as items of a shapes file, distinct, in the order of the preset."""
+def problems(residual: bool = False) -> Series:
+    """All problems as items of a shapes file, distinct, in the order of the preset `dense` or `residual`."""
+    every = residuals() if residual else every_series()
     placed = sorted(
-        ((place(index, number), number, index, item) for number, series in enumerate(every_series())
+        ((place(index, number), number, index, item) for number, series in enumerate(every)
          for index, item in enumerate(series)),
         key=lambda one: one[:3],
     )  # fmt: skip
@@ -122,10 +136,19 @@ def every_series() -> Iterator[Series]:
         yield from backward(layer, every(2, TRAINED_TOKENS, number))
 
 
+def residuals() -> Iterator[Series]:
+    """The series of all layers that are added to a residual and have no bias of their own."""
+    known = models.DECODERS | models.OTHERS
+    leading = layers_of([known[name] for name in LEADING])
+    for number, layer in enumerate(dict.fromkeys((*leading, *layers_of(known.values())))):
+        if layer.role == "residual" and not layer.bias:
+            yield series(layer, RESIDUAL_ROWS if layer in leading else every(2, RESIDUAL_ROWS, number), bias="full")
+
+
 def series(layer: Layer, rows: Iterable[int], **flags: str) -> Series:
     """The problems of a layer at these M."""
     flags |= {} if layer.layout == "nt" else {"layout": layer.layout}
-    op = "addmm" if layer.bias else "mm"
+    op = "addmm" if layer.bias or "bias" in flags else "mm"
     return [{"op": op, "m": m, "n": layer.n, "k": layer.k, **flags} for m in rows]
 
 

@@ -102,7 +102,7 @@ struct Extra {
   int64_t sizes[2], strides[2];
 };
 
-enum Extras { BIAS_VECTOR, SCALE_A, SCALE_B, EXTRAS };
+enum Extras { BIAS, SCALE_A, SCALE_B, EXTRAS };
 
 struct Product {
   int64_t m, n, k, batch;
@@ -110,9 +110,10 @@ struct Product {
   Matrix a, b, out;
   int compute; // cublasComputeType
   int scale; // cudaDataType of alpha and beta
-  int bias; // cudaDataType, -1 without one
+  int bias; // cudaDataType of a vector, -1 without one
   int mode_a, mode_b; // cublasLtMatmulMatrixScale of the operands' scales, -1 without scales
   bool fast; // whether sums of fp8 may stay in the matrix unit's accumulator
+  bool matrix_bias; // whether the bias is a matrix like the output
   Extra extras[EXTRAS];
   uint32_t epilogue; // cublasLtEpilogue_t
   size_t workspace;
@@ -162,6 +163,7 @@ struct Ready {
       alpha.whole = 1;
     } else {
       alpha.real = 1;
+      beta.real = product.matrix_bias;
     }
     usable = prepare(device, attributes, count);
   }
@@ -196,7 +198,7 @@ struct Ready {
       return nullptr;
     }
     int32_t transa = !product.b.by_rows, transb = !product.a.by_rows, type = product.bias;
-    uint64_t bias = places[BIAS_VECTOR], scale_a = places[SCALE_A], scale_b = places[SCALE_B];
+    uint64_t bias = places[BIAS], scale_a = places[SCALE_A], scale_b = places[SCALE_B];
     int32_t mode_a = product.mode_a, mode_b = product.mode_b;
     int8_t fast = product.fast;
     bool failed = library.set(made, TRANSA, &transa, sizeof transa) || library.set(made, TRANSB, &transb, sizeof transb) ||
@@ -257,7 +259,8 @@ struct Ready {
   }
 
   int run(const char* a, const char* b, const Places& places, char* to, void* workspace, void* stream) {
-    const bool described = places != Places{};
+    const bool described = !product.matrix_bias && places != Places{};
+    const void* added = product.matrix_bias ? reinterpret_cast<const void*>(places[BIAS]) : to;
     std::shared_ptr<void> made;
     if (described) {
       made = remembered(places);
@@ -266,8 +269,8 @@ struct Ready {
       }
     }
     return library.multiply(
-        handle, described ? made.get() : plain, &alpha, b, left, a, right, &beta, to, out, to, out, &algorithm, workspace,
-        product.workspace, stream);
+        handle, described ? made.get() : plain, &alpha, b, left, a, right, &beta, added, out, to, out, &algorithm,
+        workspace, product.workspace, stream);
   }
 };
 
@@ -321,7 +324,7 @@ class Call {
       }
     }
     AOTI_TORCH_ERROR_CODE_CHECK(fallback(
-        out, first.get(), second.get(), others[BIAS_VECTOR].get(), others[SCALE_A].get(), others[SCALE_B].get()));
+        out, first.get(), second.get(), others[BIAS].get(), others[SCALE_A].get(), others[SCALE_B].get()));
   }
 
  private:
@@ -408,6 +411,9 @@ class Rows {
   Product with(int64_t rows) const {
     Product made = product;
     made.m = rows;
+    if (made.matrix_bias) {
+      made.extras[BIAS].sizes[0] = rows;
+    }
     return made;
   }
 

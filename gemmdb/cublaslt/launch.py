@@ -93,7 +93,7 @@ class _Call:
 
     __slots__ = (
         "a_offset", "algorithm", "alive", "alpha", "attributes", "b_offset", "beta", "device", "extra_offsets",
-        "function", "handle", "left", "matmul", "offsets", "operation", "operations", "out", "refused", "right",
+        "function", "handle", "left", "matmul", "matrix_bias", "offsets", "operation", "operations", "out", "refused", "right",
         "shape", "size", "torch_function",
     )  # fmt: skip
 
@@ -108,7 +108,7 @@ class _Call:
             offset * ITEM_BYTES[dtype] for offset, dtype in zip(self.offsets, dtypes, strict=True)
         )
         self.function: Launch | None = None
-        self.refused = False
+        self.refused, self.matrix_bias = False, shape.matrix_bias
         self.operations: dict[tuple[int, ...], c_void_p] = {}
         self.alive: list[object] = []
 
@@ -118,14 +118,16 @@ class _Call:
         if function is None:
             self._with_torch(a, b, out, extras)
             return
-        operation = self.operation
-        if extras:
+        operation, layout = self.operation, self.out
+        address = added = out.data_ptr()
+        if self.matrix_bias:
+            added = extras[0].data_ptr() + self.extra_offsets[0]
+        elif extras:
             places = tuple([one.data_ptr() + offset for one, offset in zip(extras, self.extra_offsets, strict=True)])
             operation = self.operations.get(places) or self._remember(places)
-        address, layout = out.data_ptr(), self.out
         status = function(
             self.handle, operation, self.alpha, b.data_ptr() + self.b_offset, self.left, a.data_ptr() + self.a_offset,
-            self.right, self.beta, address, layout, address, layout, self.algorithm,
+            self.right, self.beta, added, layout, address, layout, self.algorithm,
             None if workspace is None else workspace.data_ptr(), self.size, stream,
         )  # fmt: skip
         if status:

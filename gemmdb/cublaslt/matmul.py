@@ -48,9 +48,8 @@ class Matmul:
         self.right = self._layout(shape.a, shape.m, shape.k)
         self.out = self._layout(shape.out, shape.m, shape.n)
         scale = self._scale
-        one, zero = (1, 0) if scale == "int32" else (1.0, 0.0)
         number: Any = c_int32 if scale == "int32" else c_float
-        self.alpha, self.beta = number(one), number(zero)
+        self.alpha, self.beta = number(1), number(int(shape.matrix_bias))
 
     @property
     def _scale(self) -> str:
@@ -63,10 +62,10 @@ class Matmul:
         call("cublasLtMatmulDescCreate", byref(made), library.COMPUTE[shape.accumulate], library.DTYPES[self._scale])
         values: dict[str, Any] = {
             "transa": c_int32(0 if shape.b.by_rows else 1), "transb": c_int32(0 if shape.a.by_rows else 1),
-            "epilogue": c_uint32(library.EPILOGUES[shape.activation][bool(shape.bias)]),
+            "epilogue": c_uint32(library.EPILOGUES[shape.activation][shape.vector_bias]),
         }  # fmt: skip
         at = dict(zip(shape.extras, places, strict=True))
-        if shape.bias:
+        if shape.vector_bias:
             values["bias_type"] = c_int32(library.DTYPES[shape.bias])
             values["bias_pointer"] = c_uint64(at["bias"])
         if shape.scales:
@@ -163,11 +162,12 @@ class Matmul:
         self, algorithm: Algorithm, a: int, b: int, out: int, workspace: int, size: int, stream: int, *places: int
     ) -> None:
         """Run it, asynchronously, on addresses in device memory. `places`: those of the shape's `extras`."""
-        if places != self.places:
+        added = places[0] if self.shape.matrix_bias else out
+        if places != self.places and not self.shape.matrix_bias:
             self.operation, self.places = self.operation_with(places), places
         call(
             "cublasLtMatmul", self.handle, self.operation, byref(self.alpha), b, self.left, a, self.right,
-            byref(self.beta), out, self.out, out, self.out, byref(algorithm), workspace, size, stream,
+            byref(self.beta), added, self.out, out, self.out, byref(algorithm), workspace, size, stream,
         )  # fmt: skip
 
 

@@ -53,7 +53,9 @@ SCALE_MODES = {
 class Shape:
     """out[m, n] = activation(a[m, k] @ b[k, n] + bias[n]), `batch` times. The output is row-major. `activation`: one of
     `library.EPILOGUES`, computed before the sums are rounded to the output's dtype; empty for none. fp8 operands have
-    `scales`, of one of the kinds of a Problem; `fast`: their sums may stay in the accumulator of the matrix unit."""
+    `scales`, of one of the kinds of a Problem; `fast`: their sums may stay in the accumulator of the matrix unit.
+    `matrix_bias`: the bias is bias[m, n], dense and row-major like the output, without an activation or scales. The
+    library reads it as its C, where ATen copies it to the output first."""
 
     m: int
     n: int
@@ -67,6 +69,7 @@ class Shape:
     activation: str = ""
     scales: str = ""
     fast: bool = False
+    matrix_bias: bool = False
 
     @property
     def explored(self) -> bool:
@@ -83,8 +86,14 @@ class Shape:
     @property
     def extras(self) -> Mapping[str, Extra]:
         """The tensors whose addresses are part of the operation: those of EXTRAS that the shape has, in that order."""
-        found = {"bias": Extra(self.bias, (self.n,), (1,))} if self.bias else {}
-        return found | {name: Extra("fp32", *lies) for name, lies in self._scales().items()}
+        lies = ((self.m, self.n), (self.n, 1)) if self.matrix_bias else ((self.n,), (1,))
+        found = {"bias": Extra(self.bias, *lies)} if self.bias else {}
+        return found | {name: Extra("fp32", *where) for name, where in self._scales().items()}
+
+    @property
+    def vector_bias(self) -> bool:
+        """Whether the operation's epilogue adds a bias."""
+        return bool(self.bias) and not self.matrix_bias
 
     @property
     def scale_modes(self) -> tuple[int, int]:
@@ -121,5 +130,5 @@ def shape_of(problem: Problem, a: int, b: int, strides: tuple[int, int] = (0, 0)
         Matrix(problem.out, True, n, m * n),
         "int32" if problem.spec.integer else "fp32",
         problem.bias.dtype if problem.bias is not None else "", problem.batch, scales=problem.scales,
-        fast=problem.numerics.fast,
+        fast=problem.numerics.fast, matrix_bias=problem.bias is not None and problem.bias.kind == "full",
     )  # fmt: skip

@@ -39,10 +39,10 @@ def _rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: C
     if problem.scalars != "unit":
         return Rejected("alpha and beta are not 1")
     bias = problem.bias
-    if bias is not None and (bias.kind != "1d" or bias.dtype != problem.out):
-        return Rejected("cuBLASLt adds one number per column, of the output's dtype")
+    if bias is not None and (bias.kind == "column" or bias.dtype != problem.out):
+        return Rejected("cuBLASLt adds a matrix, or one number per column, of the output's dtype")
     if bias is not None and bias.align < contiguous(1, problem.n, bias.dtype).align:
-        return Rejected("cuBLASLt's algorithms read a bias that starts at a multiple of 16 bytes")
+        return Rejected("cuBLASLt's algorithms read a bias whose rows start at multiples of 16 bytes")
     if any(operand.layout.order not in rules.STEPPED for operand in (problem.a, problem.b)):
         return Rejected("cuBLASLt takes operands with rows or columns that follow each other")
     if problem.m * problem.n * problem.k == 0 or max(problem.m, problem.n, problem.k) > MAX_SIDE:
@@ -88,6 +88,8 @@ def _activation_rejection(
     config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]
 ) -> Rejected | None:  # fmt: skip
     activation = activation_of(config)
+    if problem.bias is not None and problem.bias.kind == "full":
+        return Rejected("cuBLASLt computes no activation of a sum with a matrix")
     if problem.fusion != ACTIVATIONS[activation]:
         return Rejected(f"{activation} is an epilogue of the class {ACTIVATIONS[activation]}")
     return _rejection(config, problem, device, symbolic)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from math import ceil
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +15,22 @@ from benchmarks.dense.models import Convolutions, Decoder, Encoder, Layer
 STRATA = ((17, 64), (65, 256), (257, 1024), (1025, 4608))
 
 
-def test_the_preset_is_what_the_tool_writes() -> None:
-    assert preset.OUT.read_text() == preset.text(), "run python -m benchmarks.dense preset"
+@pytest.mark.parametrize(("name", "residual"), [("dense", False), ("residual", True)])
+def test_the_preset_is_what_the_tool_writes(tmp_path: Path, name: str, residual: bool) -> None:
+    made = tmp_path / "made.json"
+    preset.main(Namespace(out=made, residual=residual))
+    assert made.read_text() == (preset.PRESETS / f"{name}.json").read_text(), "run python -m benchmarks.dense preset"
+
+
+def test_residuals_are_matrices_that_an_addmm_adds() -> None:
+    listed = preset.problems(residual=True)
+    assert {(item["op"], item["bias"]) for item in listed} == {("addmm", "full")}
+    for n, k in ((4096, 4096), (4096, 14336)):  # The output and the last layer of an MLP of Llama 3.1 8B.
+        assert {item["m"] for item in listed if (item["n"], item["k"]) == (n, k)} == set(preset.RESIDUAL_ROWS)
 
 
 def test_the_preset_tells_the_sizes_of_its_models() -> None:
-    told = json.loads(preset.text())["models"]
+    told = json.loads((preset.PRESETS / "dense.json").read_text())["models"]
     assert told["Llama 3.1 8B"] == [4096, 32, 8, 128, 14336, 128256, "", [1], True]
 
 

@@ -24,6 +24,7 @@ ATTRIBUTES = {"algo": 66, "tile": 601, "stages": 35, "split_k": 1, "reduction": 
               "inner": 0, "cluster": 2}  # fmt: skip
 PLAIN = Shape(M, N, K, Matrix("fp32", True, K), Matrix("fp32", False, K), Matrix("fp32", True, N))
 BIASED = Shape(M, N, K, PLAIN.a, PLAIN.b, PLAIN.out, bias="fp32")
+WITH_MATRIX = replace(BIASED, matrix_bias=True)
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +130,30 @@ def test_torch_gets_batches(batch):
     shape = Shape(M, N, K, a, b, Matrix("fp32", True, N, M * N), batch=batch)
     prepared(shape, torch.bmm)(x, w, out, 0)
     assert torch.equal(out, torch.bmm(x, w.mT))
+
+
+def test_a_matrix_is_added_from_where_it_lies(standing):
+    x, w, out = tensors()
+    launched, given = prepared(WITH_MATRIX, torch.addmm, offsets=(0, 0, N)), [torch.randn(M + 1, N) for _ in range(3)]
+    for bias in given:
+        launched(x, w, out, 0, None, bias)
+    assert [(call[8], call[10]) for call in standing.calls] == [(one.data_ptr() + 4 * N, out.data_ptr()) for one in given]
+    assert {cast(call[7], POINTER(c_float)).contents.value for call in standing.calls} == {1.0}
+    assert len({call[1].value for call in standing.calls}) == 1, "its address is no part of the operation"
+    assert standing.biases == {}
+    assert set(standing.epilogues.values()) == {1}
+
+
+@pytest.mark.parametrize("rows", [None, M - 2])
+def test_torch_adds_the_matrix_where_the_library_cannot(monkeypatch, rows):
+    instead(monkeypatch, None)
+    x, w, bias = torch.randn(M, K), torch.randn(N, K), torch.randn(M + 1, N)
+    out, how = torch.empty(rows or M, N), {"offsets": (0, 0, N)}
+    if rows:
+        launch.prepare_rows(torch.addmm, 0, ATTRIBUTES, astuple(WITH_MATRIX), **how)(rows, x, w, out, 0, None, bias)
+    else:
+        prepared(WITH_MATRIX, torch.addmm, **how)(x, w, out, 0, None, bias)
+    assert torch.equal(out, torch.addmm(bias[1 : 1 + len(out)], x[: len(out)], w.t()))
 
 
 @pytest.mark.parametrize(("activation", "plain", "biased"), [("", 1, 4), ("relu", 2, 6), ("gelu_tanh", 32, 36)])

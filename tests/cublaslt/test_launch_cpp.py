@@ -52,7 +52,7 @@ int main(int count, char** paths) {
   constexpr int FP32 = 0, COMPUTE_FP32 = 68;
   gemmdb_cublaslt::Product product{
       1, N, K, 1, false, {FP32, 4, true, K, 0, 0}, {FP32, 4, true, N, 0, 0}, {FP32, 4, true, N, 0, 0}, COMPUTE_FP32,
-      FP32, -1, -1, -1, false, {}, 1, 0, 66, 1301, 0};
+      FP32, -1, -1, -1, false, false, {}, 1, 0, 66, 1301, 0};
   static gemmdb_cublaslt::Rows run(product, attributes, [](auto...) { ++with_torch; return 0; });
   static char a[4 * (LIMIT + 100) * K], b[4 * K * N], out[4 * (LIMIT + 100) * N];
   AtenTensorOpaque x{a}, w{b}, y{out};

@@ -146,6 +146,8 @@ PROBLEMS = [
     gemm("mm", m=64, n=512, k=512, fusion="pointwise:math"),
     gemm("addmm", m=176, n=1024, k=512),
     gemm("addmm", m=40, n=1024, k=512, layout="nn", dtype="fp16", fusion="pointwise"),
+    gemm("addmm", m=48, n=1024, k=512, bias="full"),
+    gemm("addmm", m=200, n=1000, k=520, layout="nn", dtype="fp16", bias="full", fusion="pointwise"),
     gemm("bmm", batch=6, m=64, n=128, k=256),
     gemm("bmm", batch=2, m=64, n=128, k=256, layout="nn"),
     gemm("bmm", batch=6, m=64, n=128, k=256, layout="tn", dtype="fp16"),
@@ -174,6 +176,32 @@ def test_operands_may_lie_within_others() -> None:
     assert called()
     for one, wanted in zip(found, model(x.double(), w.double(), b.double()), strict=True):
         close(one, wanted)
+
+
+@pytest.mark.parametrize("m", [17, 64, 256, 2048])
+def test_a_residual_is_added_by_any_algorithm(m: int) -> None:
+    """None of those that are asked for without one ends the process or computes another sum."""
+    from gemmdb.devices import detect
+    from gemmdb.generators.measure.cuda import cublaslt
+    from gemmdb.kernels.menus import cublaslt as menu
+
+    problem = gemm("addmm", m=m, n=1024, k=2048, bias="full")
+    device = detect.cuda()
+    assert device is not None
+    a, b, c = rand(m, 2048), rand(1024, 2048), rand(m, 1024) * 8
+    out, wanted = torch.empty_like(c), torch.addmm(c.double(), a.double(), b.double().t())
+    tried = 0
+    for config in dict.fromkeys((*menu.configs(problem, device), *proposed(problem))):
+        if config.rejection(problem, device) is not None:
+            continue
+        try:
+            call = cublaslt.bound(problem, config, [{"A": a, "B": b.t(), "out": out, "bias": c}], "out")
+            call(0)
+        except RuntimeError:
+            continue
+        close(out, wanted)
+        tried += 1
+    assert tried > 8
 
 
 def test_a_graph_is_captured_and_replayed() -> None:

@@ -1,6 +1,6 @@
 /* A library in cuBLASLt's place for tests where there is none: it multiplies on the CPU, as cublasLt.h describes it.
-   Matrices lie by columns. It knows the dtypes, the transpositions, batches, the bias, the activations, and the scales
-   of matrices, rows and blocks. */
+   Matrices lie by columns. It knows the dtypes, the transpositions, batches, the bias, a matrix that is added, the
+   activations, and the scales of matrices, rows and blocks. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -128,7 +128,9 @@ int cublasLtMatmul(void *handle, Operation *o, const void *alpha, const char *a,
   int64_t inner = o->transa ? la->rows : la->columns;
   int biased = o->epilogue & 4, activation = o->epilogue & ~4; /* 1: none, 2: ReLU, 32: GELU; a bias alone is 4. */
   if (biased && !o->bias) return 7;
-  if ((whole ? *(const int32_t *)alpha != 1 : *(const float *)alpha != 1) || *(const int32_t *)beta || c != d) return 7;
+  int added = *(const int32_t *)beta != 0; /* A sum with C, which is elsewhere: only as fp32, and once. */
+  if (whole ? *(const int32_t *)alpha != 1 : *(const float *)alpha != 1) return 7;
+  if (added ? whole || *(const float *)beta != 1 || c == d || biased || lc->rows != ld->rows : c != d) return 7;
   if ((o->transa ? la->columns : la->rows) != ld->rows || (o->transb ? lb->rows : lb->columns) != ld->columns ||
       (o->transb ? lb->columns : lb->rows) != (uint64_t)inner || la->batch != ld->batch || lb->batch != ld->batch)
     return 7;
@@ -137,6 +139,7 @@ int cublasLtMatmul(void *handle, Operation *o, const void *alpha, const char *a,
     for (int64_t i = 0; i < (int64_t)ld->rows; ++i)
       for (int64_t j = 0; j < (int64_t)ld->columns; ++j) {
         double sum = biased ? get(o->bias, o->bias_type, i) : 0;
+        if (added) sum = get(c, lc->type, batch * lc->apart + j * lc->leading + i);
         for (int64_t k = 0; k < inner; ++k)
           sum += get(a, la->type, batch * la->apart + (o->transa ? i * la->leading + k : k * la->leading + i)) *
                  get(b, lb->type, batch * lb->apart + (o->transb ? k * lb->leading + j : j * lb->leading + k)) *

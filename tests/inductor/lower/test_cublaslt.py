@@ -54,16 +54,17 @@ def apart(found, wanted):
             for one, other in zip(found, wanted, strict=True)]
 
 class Products(torch.nn.Module):
-    def forward(self, x, w, b, y, z, i, j, f, g, s, t):
+    def forward(self, x, w, b, c, y, z, i, j, f, g, s, t):
         p = torch.mm(x[8:], w[:, 64:128].t())
         q = torch.addmm(b[8:], x, w[8:, :64].t())
         r = torch._scaled_mm(f, g.t(), s[0], t[0, 0], out_dtype=torch.float32)
         rows = (s[8:] * 2, t) if BY_ROWS else (s[8] * 2, t[0, :1])
         u = torch._scaled_mm(f[8:], g.t(), *rows, b[8:], out_dtype=torch.bfloat16, use_fast_accum=True)
-        return p, q + 1, torch.bmm(y, z.transpose(1, 2)[:, :, 8:]), torch._int_mm(i, j), r, u
+        v = torch.addmm(c[8:], x, w[8:, :64].t())
+        return p, q + 1, torch.bmm(y, z.transpose(1, 2)[:, :, 8:]), torch._int_mm(i, j), r, u, v
 
 INPUTS = (
-    rand(32, 64), rand(40, 192), rand(40), rand(3, 24, 64), rand(3, 40, 64), ints(24, 64), ints(32, 64).t(),
+    rand(32, 64), rand(40, 192), rand(40), rand(40, 32), rand(3, 24, 64), rand(3, 40, 64), ints(24, 64), ints(32, 64).t(),
     fp8(32, 64), fp8(32, 64), torch.rand(32, 1), torch.rand(1, 32),
 )
 """
@@ -173,11 +174,11 @@ def test_a_cached_graph_calls_the_library_where_it_can(kit, standing, cache):
     ways = (standing, 64, 0), (standing, 64, 0), (standing, 64, 1), (standing, 65, 0), ("", 64, 0)
     found = [ran(kit, PRODUCTS, path, "python", workspace, refuses, **cache) for path, workspace, refuses in ways]
     for one in found:
-        assert one["taken"] == [True] * 6
+        assert one["taken"] == [True] * 7
         assert one["errors"] == []
         assert max(one["apart"]) < 0.01
     assert [one["cached"] for one in found] == [0, 1, 1, 1, 1]
-    assert [one["calls"] for one in found] == [12, 12, 0, 0, 0]
+    assert [one["calls"] for one in found] == [14, 14, 0, 0, 0]
     assert found[0]["warned"] == found[1]["warned"] == []
     for one, reason in zip(found[2:], ("AlgoCheck: cublasStatus 15", "needs 65 bytes", "is loaded"), strict=True):
         (warning,) = one["warned"]
@@ -211,16 +212,16 @@ def test_the_code_in_cpp_calls_the_library_where_it_can(kit, standing, cache):
     ways = (standing, 64, 0), (standing, 64, 1), (standing, 65, 0), ("", 64, 0)
     found = [ran(kit, PRODUCTS, path, "cpp", workspace, refuses, **cache) for path, workspace, refuses in ways]
     for one in found:
-        assert one["taken"] == [True] * 6
+        assert one["taken"] == [True] * 7
         assert max(one["apart"]) < 0.01
-    assert [one["calls"] for one in found] == [12, 0, 0, 0]
+    assert [one["calls"] for one in found] == [14, 0, 0, 0]
 
 
 @pytest.mark.slow
 def test_a_package_needs_no_gemmdb(kit, standing, cache, tmp_path):
     package, tensors = tmp_path / "model.pt2", tmp_path / "tensors.pt"
-    assert ran(kit, PACKAGE, standing, "aot", 64, 0, package, tensors, **cache) == [True] * 6
-    for path, calls in ((standing, 6), ("", 0)):
+    assert ran(kit, PACKAGE, standing, "aot", 64, 0, package, tensors, **cache) == [True] * 7
+    for path, calls in ((standing, 7), ("", 0)):
         found = kit.run(UNPACKED, {"PYTHONPATH": ""}, [str(path), str(package), str(tensors)])
         assert found["calls"] == calls
         assert max(found["apart"]) < 0.3

@@ -97,8 +97,17 @@ def test_inductor_takes_it_for_a_gemm_of_aten():
 def test_a_bias_is_the_library_s(answers):
     text = code(answers, "addmm")
     assert "prepare(torch.addmm, 0, " in text
-    assert "'fp32', 'bf16', 1, '', '', False)" in text
+    assert "'fp32', 'bf16', 1, '', '', False, False)" in text
     assert re.search(r"gemmdb_cublaslt_\w+\(arg1_1, arg2_1, buf\d, get_raw_stream\(0\), None, arg0_1\)", text)
+
+
+def test_a_matrix_is_added_where_it_lies(answers):
+    """ATen copies it to the output first."""
+    text = code(answers, "full")
+    assert "prepare(torch.addmm, 0, " in text
+    assert "'fp32', 'bf16', 1, '', '', False, True)" in text
+    assert re.search(r"gemmdb_cublaslt_\w+\(arg1_1, arg2_1, buf\d, get_raw_stream\(0\), None, arg0_1\)", text)
+    assert "triton" not in text.partition("def call")[2]
 
 
 def test_a_batch_has_strides(answers):
@@ -110,14 +119,14 @@ def test_a_batch_has_strides(answers):
 def test_integers_have_integer_sums(answers):
     text = code(answers, "int_mm")
     assert "prepare(torch._int_mm, 0, " in text
-    assert f"('int32', True, {N}, {M * N}), 'int32', '', 1, '', '', False)" in text
+    assert f"('int32', True, {N}, {M * N}), 'int32', '', 1, '', '', False, False)" in text
 
 
 def test_one_scale_for_each_operand(answers):
     text = code(answers, "scaled_mm")
     assert "prepare(torch._scaled_mm, 0, " in text
     assert (
-        f"('fp8_e4m3', False, {K}, 0), ('bf16', True, {N}, {M * N}), 'fp32', '', 1, '', 'tensor', False), (0, 0, 0, 0)"
+        f"('fp8_e4m3', False, {K}, 0), ('bf16', True, {N}, {M * N}), 'fp32', '', 1, '', 'tensor', False, False), (0, 0, 0, 0)"
         in text
     )
     assert re.search(r"gemmdb_cublaslt_\w+\(arg0_1, arg1_1, buf\d, get_raw_stream\(0\), None, arg2_1, arg3_1\)", text)
@@ -125,7 +134,7 @@ def test_one_scale_for_each_operand(answers):
 
 def test_scales_of_rows_and_a_bias(answers):
     text = code(answers, "rows", "split")
-    assert "'fp32', 'bf16', 1, '', 'row', True), (0, 0, 8, 0, 0)" in text
+    assert "'fp32', 'bf16', 1, '', 'row', True, False), (0, 0, 8, 0, 0)" in text
     assert re.search(
         r"gemmdb_cublaslt_\w+\(arg0_1, arg1_1, buf\d, get_raw_stream\(0\), buf\d, arg4_1, buf\d, arg3_1\)", text
     )
@@ -133,7 +142,7 @@ def test_scales_of_rows_and_a_bias(answers):
 
 def test_scales_of_blocks_lie_by_columns(answers):
     text = code(answers, "blocks")
-    assert f"('fp32', True, {N}, {M * N}), 'fp32', '', 1, '', 'block', False), (0, 0, 0, 0)" in text
+    assert f"('fp32', True, {N}, {M * N}), 'fp32', '', 1, '', 'block', False, False), (0, 0, 0, 0)" in text
     assert re.search(r"gemmdb_cublaslt_\w+\(arg0_1, arg1_1, buf\d, get_raw_stream\(0\), None, arg2_1, arg3_1\)", text)
 
 
@@ -155,7 +164,7 @@ def test_an_activation_is_the_library_s(answers, activation):
     by_torch = "torch.relu_(torch.addmm(" if activation == "relu" else "torch.ops.aten.gelu_(torch.mm("
     assert f"prepare(lambda *operands, out: {by_torch}*operands, out=out)" in prepared
     offsets = (0, 0, 0) if activation == "relu" else (0, 0)  # The first has a bias.
-    assert f", 1, '{activation}', '', False), {offsets}, 0)" in prepared
+    assert f", 1, '{activation}', '', False, False), {offsets}, 0)" in prepared
 
 
 @pytest.mark.parametrize(
@@ -164,7 +173,6 @@ def test_an_activation_is_the_library_s(answers, activation):
         ("mm large", "workspace of 33554433 bytes"),
         ("mm unsupported", "not supported"),
         ("mm asked", "cuBLASLt"),
-        ("full plain", "one number per column"),
         ("wide plain", "operands of bf16, fp16, int8"),
     ],
 )
