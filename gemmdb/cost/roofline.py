@@ -31,9 +31,14 @@ def roofline_us(problem: Problem, device: Device) -> float:
 
 def work_us(problem: Problem, device: Device) -> float:
     """The same without the launch: it may be far below 1."""
+    return max(parts_us(problem, device))
+
+
+def parts_us(problem: Problem, device: Device) -> tuple[float, float]:
+    """The minimum microseconds for moving the bytes, and for doing the operations."""
     gb_per_s, tflops = limits(device)
     tflops *= 2 / ITEM_SIZES[problem.a.dtype]
-    return max(problem.bytes / gb_per_s / 1e3, problem.flops / tflops / 1e6)
+    return problem.bytes / gb_per_s / 1e3, problem.flops / tflops / 1e6
 
 
 def limits(device: Device) -> tuple[float, float]:

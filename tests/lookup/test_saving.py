@@ -54,6 +54,26 @@ def test_what_the_model_does_not_cover_is_estimated_by_its_kind(problem):
     assert roofline_us(problem, H200) <= found.best_us < found.aten_us
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "packing", "aten_us", "best_us"),
+    [
+        (1, 8192, 8192, "low-first", 197.0, 17.7),
+        (16, 28672, 8192, "low-first", 276.2, 64.8),
+        (64, 5120, 5120, "low-first", 38.3, 28.6),
+        (512, 4096, 14336, "low-first", 162.7, 162.7),
+        (1, 5120, 5120, "tinygemm8", 10.7, 8.9),
+        (16, 28672, 8192, "tinygemm8", 264.1, 49.3),
+        (64, 4096, 14336, "tinygemm8", 268.6, 27.7),
+        (512, 11008, 4096, "tinygemm8", 1586.4, 91.5),
+    ],
+)
+def test_an_int4_weight_saves_about_what_was_measured(m, n, k, packing, aten_us, best_us):
+    """Times from the H200 table: ATen expands a weight that is not tiled, and is slow for many rows of a tiled one."""
+    found = expected(Problem.gemm("mixed_mm", m=m, n=n, k=k, weight_dtype="int4", packing=packing))
+    assert found.aten_us == pytest.approx(aten_us, rel=0.55)
+    assert found.us == pytest.approx(aten_us - best_us, rel=0.55, abs=30)
+
+
 def test_a_large_gemm_of_fp8_saves_nothing_and_a_short_one_does():
     """ATen is faster than any of our kernels from a few hundred rows on."""
     large, short = (expected(Problem.gemm("scaled_mm", m=m, n=4096, k=4096, scales="row")) for m in (2048, 16))
