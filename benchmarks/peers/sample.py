@@ -21,7 +21,11 @@ from benchmarks.common import json_lines
 from benchmarks.dense import models
 from benchmarks.dense.sample import LARGEST, LEAST, MOST, between, rows
 from benchmarks.peers.ops import CLASSES, EXPERTS, OPS, Op
+from gemmdb.errors import InputError
 from gemmdb.key.problem import Problem
+
+MOST_DRAWS = 10_000
+"""So many draws that give no new problem in a row mean that there is none."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,15 @@ def draw(count: int, seed: int, names: Iterable[str]) -> list[Drawn]:
 
 
 def problems(op: Op, count: int, source: random.Random) -> Iterator[Drawn]:
-    """Distinct problems of an op, the classes of M in turn."""
+    """Distinct problems of an op, the classes of M in turn. Raises InputError if there are fewer than `count`."""
     listed = models.layers_of(models.UNSEEN.values())
     sizes = [(layer.n, layer.k) for layer in listed if layer.role != "head"]
     found: set[Problem] = set()
+    draws = 0
     while len(found) < count:
+        draws += 1
+        if draws > MOST_DRAWS:
+            raise InputError(f"{op.name}: only {len(found)} problems can be drawn in equal numbers, not {count}")
         low, high = CLASSES[len(found) % len(CLASSES)]
         m = rows(source, low, high) if low >= 8 else between(source, low, high)
         groups = 0
@@ -85,4 +93,5 @@ def problems(op: Op, count: int, source: random.Random) -> Iterator[Drawn]:
         problem = op.problem(m, n, k, groups)
         if (fits or op.grouped) and m * n * k <= LARGEST and problem not in found:
             found.add(problem)
+            draws = 0
             yield Drawn(op.name, problem)

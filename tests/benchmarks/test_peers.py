@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.peers import measure, report, rivals, sample
 from benchmarks.peers.ops import CLASSES, OPS, class_of
+from gemmdb.errors import InputError
 from gemmdb.key.problem import Problem
 
 PROBLEMS = [OPS["int4"].problem(m, 1024, 512) for m in (1, 8, 40)]
@@ -34,6 +35,13 @@ def test_a_seed_draws_each_op_and_class_equally_often() -> None:
     blocks = [one.problem for one in drawn if one.op == "fp8-block"]
     assert {(7168, 16384), (2112, 7168)} <= {(problem.n, problem.k) for problem in blocks}
     assert all(problem.k % 512 == 0 for problem in blocks), "cuBLAS reads scales in fours"
+
+
+def test_more_problems_than_there_are_is_an_error() -> None:
+    """Experts have eight sizes, so with one row there are no more than eight problems."""
+    assert len(sample.draw(48, 3, ["grouped"])) == 48
+    with pytest.raises(InputError, match="grouped: only 48 problems"):
+        sample.draw(49, 3, ["grouped"])
 
 
 def test_a_sample_can_be_read_again(tmp_path: Path) -> None:
