@@ -15,7 +15,8 @@ LEAST_US = 2.0
 """Launch overhead: the fastest of 4,112 problems on an H200 took this long, with cold caches."""
 TINY_US = 0.25
 """A GEMM with less work than this is mostly launch. On 114 such problems in the H200 table ATen takes 3 to 9 us; their
-best configs save 190 us in total, 1/600 of the savings in the whole table."""
+best configs save 190 us in total, 1/600 of the savings in the whole table. Not for int4 weights: ATen may expand even a
+small one in a kernel of its own."""
 OPTIMISM = 0.05
 """The best config may be this much faster than the cost model expects. Over the 3,561 problems in the H200 table that
 the model covers, each 4 times in a graph, a limit of 10 us per call then leaves 0.9% of all savings untuned, and 22% of
@@ -86,8 +87,8 @@ def saving(ask: Ask) -> Saving | None:
     if device.kind != "cuda":
         return None
     if problem.int4 is not None:
-        found = _of_int4(problem.int4, *parts_us(problem, device))
-    elif isinstance(ranked := rank(ask, TREE_CANDIDATES), Rejected):
+        return _of_int4(problem.int4, *parts_us(problem, device))
+    if isinstance(ranked := rank(ask, TREE_CANDIDATES), Rejected):
         found = _of_kind(problem, roofline_us(problem, device))
     else:
         roof_us = roofline_us(problem, device)

@@ -57,6 +57,7 @@ def test_what_the_model_does_not_cover_is_estimated_by_its_kind(problem):
 @pytest.mark.parametrize(
     ("m", "n", "k", "packing", "aten_us", "best_us"),
     [
+        (4, 512, 3584, "low-first", 13.0, 5.4),
         (1, 8192, 8192, "low-first", 197.0, 17.7),
         (16, 28672, 8192, "low-first", 276.2, 64.8),
         (64, 5120, 5120, "low-first", 38.3, 28.6),
@@ -71,7 +72,7 @@ def test_an_int4_weight_saves_about_what_was_measured(m, n, k, packing, aten_us,
     """Times from the H200 table: ATen expands a weight that is not tiled, and is slow for many rows of a tiled one."""
     found = expected(Problem.gemm("mixed_mm", m=m, n=n, k=k, weight_dtype="int4", packing=packing))
     assert found.aten_us == pytest.approx(aten_us, rel=0.55)
-    assert found.us == pytest.approx(aten_us - best_us, rel=0.55, abs=30)
+    assert found.us == pytest.approx(aten_us - best_us, rel=0.75, abs=30 if m > 16 else 2)
 
 
 def test_a_large_gemm_of_fp8_saves_nothing_and_a_short_one_does():
