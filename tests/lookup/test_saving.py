@@ -75,6 +75,24 @@ def test_an_int4_weight_saves_about_what_was_measured(m, n, k, packing, aten_us,
     assert found.us == pytest.approx(aten_us - best_us, rel=0.75, abs=30 if m > 16 else 2)
 
 
+@pytest.mark.parametrize("m", [1, 16, 256, 2048])
+def test_a_frozen_int4_weight_takes_aten_as_long_as_one_of_16_bits(m):
+    """Freezing has expanded it. A tiled weight stays as it is."""
+    frozen, plain, dense, tiled, frozen_tiled = (
+        expected(Problem.gemm(op, m=m, n=8192, k=8192, **rest)).aten_us
+        for op, rest in [
+            ("mixed_mm", {"weight_dtype": "int4", "packing": "low-first", "constant_weight": True}),
+            ("mixed_mm", {"weight_dtype": "int4", "packing": "low-first"}),
+            ("mm", {}),
+            ("mixed_mm", {"weight_dtype": "int4", "packing": "tinygemm8"}),
+            ("mixed_mm", {"weight_dtype": "int4", "packing": "tinygemm8", "constant_weight": True}),
+        ]
+    )
+    assert frozen == pytest.approx(dense, rel=0.35)
+    assert frozen < plain
+    assert tiled == frozen_tiled
+
+
 def test_a_large_gemm_of_fp8_saves_nothing_and_a_short_one_does():
     """ATen is faster than any of our kernels from a few hundred rows on."""
     large, short = (expected(Problem.gemm("scaled_mm", m=m, n=4096, k=4096, scales="row")) for m in (2048, 16))
