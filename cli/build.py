@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gemmdb.cli.build_summary import Summary
     from gemmdb.generators.build.build import BuildReport, BuildRequest
 
-# The generators are imported in functions: they need sqlite-utils and more, which other commands do not.
+# The generators are imported in functions: other commands do not need them.
 
 
 @dataclass(frozen=True)

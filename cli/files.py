@@ -16,7 +16,7 @@ from gemmdb.table.reader import Table
 if TYPE_CHECKING:
     from gemmdb.generators.files.diff import Diff
 
-# The generators are imported inside the commands: they need sqlite-utils, which takes 0.25 s to import.
+# The generators are imported inside the commands that need them.
 
 
 def merge(

@@ -8,6 +8,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.lookup.ask import Ask, Candidate
 from gemmdb.lookup.evidence import least_of, modelled_verdict
 from gemmdb.lookup.neighbours import unfit
+from gemmdb.lookup.prediction import remembered
 from gemmdb.lookup.ranking import LIVE_CANDIDATES, rank_misaligned
 from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
@@ -40,6 +41,10 @@ def modelled(ask: Ask) -> list[Candidate]:
 
 def ranked(ask: Ask) -> Candidate | Rejected:
     """Return the top candidate of the model's ranking."""
+    return remembered(ask, "ranked", _ranked, shared=True)
+
+
+def _ranked(ask: Ask) -> Candidate | Rejected:
     found = rank_misaligned(ask)
     if isinstance(found, Rejected):
         return found

@@ -9,7 +9,7 @@ from kit.devices import H200
 
 from gemmdb.errors import TableError
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import answer, explain, from_neighbours, prediction, tree_correction
+from gemmdb.lookup import answer, cost_model, explain, from_neighbours, prediction, tree_correction
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
 from gemmdb.rejected import Rejected
@@ -42,6 +42,18 @@ def test_a_question_is_answered_once(lab, predictions):
     assert asked[0] is not None
     assert asked[0] == asked[1] == asked[2]
     assert len(predictions) == 1
+
+
+def test_a_ranking_of_the_cost_model_is_made_once(monkeypatch):
+    """Both passes of a compile ask again for what it does not serve, and so does every graph with the same layer."""
+    made, ranked = [], cost_model._ranked
+    monkeypatch.setattr(cost_model, "_ranked", lambda ask: (made.append(ask.problem.text), ranked(ask))[1])
+    prediction.forget()
+    query = Query(Problem.gemm("addmm", m=64, n=4096, k=4096, bias="full"), H200)
+    catalog = Catalog.load(Settings.read({}))
+    first, again = (explain(query, catalog, policy)[-1] for policy in (Policy(), Policy(model_gain=9)))
+    assert made == [query.problem.text]
+    assert first.evidence == again.evidence
 
 
 def test_another_question_has_its_own_answer(lab, predictions):
@@ -91,7 +103,7 @@ def test_predictions_read_nothing_else_of_the_policy():
     read.clear()
     assert ask.excluding
     kept = {*read}
-    for predict in (from_neighbours._predict, tree_correction._predict):
+    for predict in (from_neighbours._predict, tree_correction._predict, cost_model._ranked):
         read.clear()
         assert not isinstance(predict(ask), Rejected)
         assert read <= kept
