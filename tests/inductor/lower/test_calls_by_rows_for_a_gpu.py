@@ -85,7 +85,9 @@ def test_only_the_kernels_that_count_have_a_workspace(answers: Any) -> None:
     for rows, zeroed in ((16, 1), (17, 1), (33, 0)):
         ours = called(answers, "counting", rows)
         assert ours.count(ZEROING) == zeroed
-        assert sum("triton_tem" in one for one in ours) == 2 * zeroed, "cuBLASLt has no residual, so those rows are ATen's"
+        assert sum("triton_tem" in one for one in ours) == 2 * zeroed, (
+            "cuBLASLt has no residual, so those rows are ATen's"
+        )
 
 
 @WITHOUT_GPU

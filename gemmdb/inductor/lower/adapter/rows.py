@@ -7,7 +7,6 @@ kernel of its own, as in a graph without the choice. A CUDA graph is captured fo
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch._inductor.virtualized import V
 from gemmdb.inductor.lower.adapter import codegen, cublaslt, cutlass, workspaces
 from gemmdb.inductor.lower.adapter.row_choice import Aten, Chosen, Part
 from gemmdb.inductor.lower.adapter.state import replaced
+from gemmdb.inductor.lower.adapter.wrapper_lines import Allocation, Scope
 
 _CHOSEN = "_gemmdb_rows"
 
@@ -99,7 +99,7 @@ def _unfused(scheduling: Any, chosen: Chosen, part: Part, nodes: tuple[Any, Sequ
     removed = graph.removed_buffers
     alone = node.get_name() in removed
     if alone:  # The templates keep it in registers.
-        wrapper.writeline(workspaces.Allocation(wrapper, node))
+        wrapper.writeline(Allocation(wrapper, node))
     _call(wrapper, chosen, part, node)
     if epilogue:
         inside = {name for one in (template, *epilogue) for name in one.get_buffer_names()}
@@ -123,7 +123,7 @@ def _write(wrapper: Any, chosen: Chosen, write: Callable[[Part], None]) -> None:
         last = place == len(parts) - 1
         word = "else" if last else ("if" if place == 0 else "else if" if cpp else "elif")
         begin = word if last else f"{word} ({test})" if cpp else f"{word} {test}"
-        scope = _Scope(wrapper)
+        scope = Scope(wrapper)
         wrapper.writeline(_Begin(scope, f"{begin} {{" if cpp else f"{begin}:"))
         with scope:
             write(part)
@@ -149,7 +149,7 @@ def _call_cublaslt(wrapper: Any, kernel: cublaslt.Kernel, operands: Sequence[Any
         cublaslt.write(wrapper, kernel, operands, (out, None))
         return
     space = workspaces.uninitialised(f"{out}_workspace", kernel.workspace, operands[0].get_device())
-    wrapper.writeline(workspaces.Allocation(wrapper, space))
+    wrapper.writeline(Allocation(wrapper, space))
     cublaslt.write(wrapper, kernel, operands, (out, space.get_name()))
     if not V.graph.cpp_wrapper:  # There it ends with the branch.
         wrapper.writeline(f"del {space.get_name()}")
@@ -182,27 +182,11 @@ def _aten_cpp(kernel: Aten, tensors: tuple[str, str, str], extras: Sequence[str]
     return f"AOTI_TORCH_ERROR_CODE_CHECK({function}({', '.join([out, *operands])}));"
 
 
-class _Scope:
-    """Context manager for a branch: the C++ wrapper forgets which variables were defined in it. Inductor writes code in
-    two passes, and defines variables in both."""
-
-    def __init__(self, wrapper: Any) -> None:
-        self._wrapper = wrapper
-        self._before: dict[str, Any] = {}
-
-    def __enter__(self) -> None:
-        names = ("codegen_int_array_var_cache", "kernel_numel_expr") if V.graph.cpp_wrapper else ()
-        self._before = {name: copy.copy(getattr(self._wrapper, name)) for name in names}
-
-    def __exit__(self, *error: object) -> None:
-        vars(self._wrapper).update(self._before)
-
-
 @dataclass
 class _Begin(WrapperLine):  # type: ignore[misc]
     """The line of the output code that begins a branch."""
 
-    scope: _Scope
+    scope: Scope
     text: str
 
     def codegen(self, code: Any) -> None:
@@ -215,7 +199,7 @@ class _Begin(WrapperLine):  # type: ignore[misc]
 class _End(WrapperLine):  # type: ignore[misc]
     """The end of a branch, with a line in C++."""
 
-    scope: _Scope
+    scope: Scope
     text: str
 
     def codegen(self, code: Any) -> None:

@@ -15,6 +15,7 @@ from torch._inductor.codegen.wrapper import AllocateLine, WrapperLine
 from torch._inductor.virtualized import V
 
 from gemmdb.inductor.lower.adapter.codegen import WORKSPACE
+from gemmdb.inductor.lower.adapter.wrapper_lines import Scope
 
 
 def shared(workspace: WorkspaceArg) -> WorkspaceArg:
@@ -55,7 +56,7 @@ class _Ensured(WrapperLine):  # type: ignore[misc]
     def codegen(self, code: Any) -> None:
         node, name, cpp = self.allocated.node, self.allocated.node.get_name(), V.graph.cpp_wrapper
         code.writeline(f"if (!{name}.get()) {{" if cpp else f"if {name} is None:")
-        with code.indent():
+        with code.indent(), Scope(self.wrapper):
             # In C++ an allocation defines a variable, which would end with this block.
             made = replace(node, outer_name=f"{name}_made") if cpp else node
             code.writeline(self.wrapper.make_buffer_allocation(made))
@@ -66,18 +67,6 @@ class _Ensured(WrapperLine):  # type: ignore[misc]
             code.writeline("}")
 
 
-@dataclass
-class Allocation(WrapperLine):  # type: ignore[misc]
-    """The allocation of a buffer that only one branch needs, which Inductor must not plan: the memory of others may be
-    reused only where no branch decides."""
-
-    wrapper: Any
-    node: Any
-
-    def codegen(self, code: Any) -> None:
-        code.writeline(self.wrapper.make_buffer_allocation(self.node))
-
-
 def uninitialised(name: str, size: int, device: torch.device) -> WorkspaceArg:
-    """Return so many bytes, for an Allocation."""
+    """Return so many bytes, for an `Allocation`."""
     return WorkspaceArg(count=size, zero_mode=WorkspaceZeroMode.UNINITIALIZED, device=device, outer_name=name)
