@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from math import ceil
 
 from gemmdb.cost.roofline import work_us
 from gemmdb.generators.backend import Backend, Job
@@ -30,11 +31,10 @@ CALL_S = 0.008
 @dataclass(frozen=True)
 class Rates:
     """Seconds on an idle machine. `start_s`: imports and first processes; `cold_s`: to prepare an empty cache of the
-    compiler; `problem_s`: per problem, whatever its
-    candidates; `compile_s`: processor time to compile a candidate other than ATen, `cached_s` if an earlier run has
-    compiled it; `candidate_s`: to load, check and time one; `library_s`: the same for one of a library, which is not
-    compiled; `confirm_s`: to confirm a winner in a new process, 0 if `candidate_s` contains that; `call_s`: per timed
-    call besides the call."""
+    compiler; `problem_s`: per problem, whatever its candidates; `compile_s`: processor time to compile a template,
+    `cached_s` for a candidate that has none or that an earlier run has compiled; `candidate_s`: to load, check and time
+    one; `library_s`: the same for one of a library, which is not compiled; `confirm_s`: to confirm a winner in a new
+    process, 0 if `candidate_s` contains that; `call_s`: per timed call besides the call."""
 
     start_s: float
     cold_s: float = 0.0
@@ -53,7 +53,7 @@ class Rates:
 
 RATES = {
     "cpu": Rates(
-        8.0, cold_s=12.0, problem_s=1.0, compile_s=3.2, cached_s=0.6, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S
+        14.0, cold_s=12.0, problem_s=1.0, compile_s=3.2, cached_s=0.6, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S
     ),
     "quick": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0145),
     "standard": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0145),
@@ -125,15 +125,20 @@ def retimed_s(problem: Problem, configs: Sequence[Config], samples: int, backend
     return load_s + _timed_s(problem, len(configs), samples, backend.device, rate)
 
 
-def compile_s(problem: Problem, configs: Sequence[Config], backend: Backend, effort: Effort) -> float:
-    """Return the seconds to compile configs, with all compilers, as far as no earlier run has."""
+def compile_s(
+    problem: Problem, configs: Sequence[Config], backend: Backend, effort: Effort, apart: bool = False
+) -> float:
+    """Return the seconds to compile configs, with all compilers, as far as no earlier run has. `apart`: nothing else is
+    compiled meanwhile, so that the last one keeps the other compilers waiting."""
     rate = rates(backend, effort)
     if not rate.compile_s:  # A GPU's candidates are compiled while others are timed.
         return 0.0
+    compilers = max(min(backend.device.units, MAX_COMPILERS), 1)
     # ATen has no template to compile, also with symbolic rows.
     templates = [one for one in configs if one != ATEN and not one.spec.measured_only]
-    seconds = (rate.cached_s if backend.compiled(problem, one) else rate.compile_s for one in templates)
-    return sum(seconds) / max(min(backend.device.units, MAX_COMPILERS), 1)
+    fresh = sum(not backend.compiled(problem, one) for one in templates)
+    turns = ceil(fresh / compilers) if apart else fresh / compilers
+    return turns * rate.compile_s + (len(configs) - fresh) / compilers * rate.cached_s
 
 
 def _timed_s(problem: Problem, configs: int, samples: int, device: Device, rate: Rates) -> float:

@@ -268,7 +268,7 @@ def expected_of(
     start_s, jobs = slower * estimate.start_s(backend, usual), []
     for number, one in enumerate(sampled):
         problem, configs = one.verdict.problem, tuple(one.recorded)
-        compile_s = estimate.compile_s(problem, configs, backend, usual)
+        compile_s = estimate.compile_s(problem, configs, backend, usual, apart)
         seconds = estimate.retimed_s(problem, configs, one.verdict.protocol.samples, backend, usual)
         start_s += 0.0 if apart else slower * compile_s / workers
         waits_s = estimate.patience_s(slower) if number < workers else 0.0  # Each worker waits at its first one.

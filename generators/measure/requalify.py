@@ -205,7 +205,7 @@ def _within(
     for place, one in enumerate(wanted):
         configs, samples = tuple(one.recorded), one.verdict.protocol.samples
         seconds = estimate.retimed_s(one.verdict.problem, configs, samples, backend, usual)
-        seconds += estimate.compile_s(one.verdict.problem, configs, backend, usual)
+        seconds += estimate.compile_s(one.verdict.problem, configs, backend, usual, apart=True)
         spent += slower * seconds / backend.workers
         if spent > budget_s and place:
             return list(wanted[:place]), list(wanted[place:])

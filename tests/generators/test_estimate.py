@@ -11,7 +11,7 @@ from time import monotonic
 import pytest
 from kit.replay import DEVICE, ReplayBackend, rows_of
 
-from gemmdb.devices import detect, load, registry
+from gemmdb.devices import detect, load, registry, speed
 from gemmdb.devices.load import Load
 from gemmdb.generators import effort as efforts
 from gemmdb.generators import estimate, shapes
@@ -36,6 +36,8 @@ PIPELINED = 22
 LEAN = (6626, 2800, 2995)
 """Numbers of jobs of the builds with effort `lean`: the dense GEMMs."""
 QUICK = efforts.named("quick", "cpu")
+SLOWNESS = 0.55
+"""Of the machine on which builds on a CPU were recorded. It was not recorded: one speed has to explain them all."""
 
 
 def cpu_seconds(problems: Sequence[Problem], slower: float = 1.0, slowness: float = 1.0) -> float:
@@ -68,12 +70,12 @@ def layers() -> list[Problem]:
 )
 def test_a_build_on_a_cpu_takes_what_is_expected(monkeypatch, problems, queued, took_s):
     """Recorded on the two cores of an AMD EPYC beside other programs; `queued` of them per core. The second build had
-    a higher priority. How fast the machine was is not recorded: one speed has to explain all three."""
+    a higher priority."""
     monkeypatch.setattr(load, "now", lambda seconds=0.5, threads=None: Load(2.0, threads=2))
     monkeypatch.setattr(load, "queued", lambda: queued)
     monkeypatch.setattr(detect, "cores", lambda: 2)
     slower = CpuBackend(DEVICE).slowdown()
-    expected_s = cpu_seconds(problems or shapes.load("cpu-quick", "cpu"), slower, 0.55)
+    expected_s = cpu_seconds(problems or shapes.load("cpu-quick", "cpu"), slower, SLOWNESS)
     assert took_s / FACTOR < expected_s < took_s * FACTOR
 
 
@@ -146,7 +148,9 @@ def test_a_problem_that_only_aten_can_run_takes_little():
 
 def test_what_an_earlier_run_compiled_takes_less(monkeypatch, tmp_path):
     """Recorded on two cores: a build of two problems that said 38 s took 22 s, and a `verify` that said 27 s took 14 s,
-    since an earlier run had compiled their candidates. ATen was not timed with symbolic rows then."""
+    since an earlier run had compiled their candidates. ATen was not timed with symbolic rows then. The speed is that of
+    the builds above."""
+    monkeypatch.setattr(speed, "slowness", lambda: SLOWNESS)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     (tmp_path / "precompiled_headers").mkdir()  # Another program has compiled something.
     backend = CpuBackend(DEVICE)
@@ -165,7 +169,8 @@ def test_what_an_earlier_run_compiled_takes_less(monkeypatch, tmp_path):
     measurer.note([(job.problem, config) for job in jobs for config in job.legal])
     measurer.close()
     build_s, verify_s = expected_s()
-    assert cold == pytest.approx((38, 27), rel=0.1)
+    assert build_s < 0.85 * cold[0]
+    assert verify_s < 0.8 * cold[1]
     assert 22 / FACTOR < build_s < 22 * FACTOR
     assert 14 / FACTOR < verify_s < 14 * FACTOR
     # A note holds for one toolchain and as long as the cache.
@@ -221,4 +226,14 @@ def test_atens_form_with_symbolic_rows_takes_a_fraction_of_a_template_to_compile
     others = [config for config in configs if not config.spec.measured_only]
     assert len(others) == len(configs) - 1
     all_, without = (estimate.compile_s(problem, some, backend, QUICK) for some in (configs, others))
-    assert all_ == without > 0
+    assert without < all_ < 1.1 * without
+
+
+def test_what_is_compiled_alone_waits_for_the_last_compiler():
+    """Three templates on two compilers take two turns; among those of other problems, one and a half."""
+    problem, rate, backend = layers()[0], estimate.RATES["cpu"], ReplayBackend([])
+    configs = [one.config for one in CpuSpace().candidates(problem, DEVICE, QUICK)]
+    templates = [one for one in configs if one.backend == "cpp"]
+    together, apart = (estimate.compile_s(problem, templates, backend, QUICK, apart) for apart in (False, True))
+    assert (len(templates), DEVICE.units) == (3, 2)
+    assert (together, apart) == (1.5 * rate.compile_s, 2 * rate.compile_s)
