@@ -137,7 +137,9 @@ def test_a_matrix_is_added_from_where_it_lies(standing):
     launched, given = prepared(WITH_MATRIX, torch.addmm, offsets=(0, 0, N)), [torch.randn(M + 1, N) for _ in range(3)]
     for bias in given:
         launched(x, w, out, 0, None, bias)
-    assert [(call[8], call[10]) for call in standing.calls] == [(one.data_ptr() + 4 * N, out.data_ptr()) for one in given]
+    assert [(call[8], call[10]) for call in standing.calls] == [
+        (one.data_ptr() + 4 * N, out.data_ptr()) for one in given
+    ]
     assert {cast(call[7], POINTER(c_float)).contents.value for call in standing.calls} == {1.0}
     assert len({call[1].value for call in standing.calls}) == 1, "its address is no part of the operation"
     assert standing.biases == {}
