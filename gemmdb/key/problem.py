@@ -180,8 +180,12 @@ class Problem(Fields):
         return cls(op, m, n, k, a.operand, b.operand, **rest)
 
     def resized(self, m: int, n: int, k: int) -> Problem:
-        """The same problem at other sizes, its classes unchanged."""
-        return replace(self, m=m, n=n, k=k)
+        """The same problem at other sizes, its classes unchanged. But a matrix that is added has one row where M is 1:
+        it is a vector there, as in the key of that size alone."""
+        bias = self.bias
+        if m == 1 and bias is not None and bias.kind == "full":
+            bias = replace(bias, kind="1d")
+        return replace(self, m=m, n=n, k=k, bias=bias)
 
     @property
     def empty(self) -> bool:

@@ -27,7 +27,7 @@ def test_the_text_says_how_a_weight_is_scaled_and_packed():
 def test_the_text_is_read_back(problem):
     assert Problem.parse(problem.text) == problem
     assert problem.family.endswith(problem.int4.text)
-    assert problem.resized(1, 2, 3).family_key == problem.family_key
+    assert problem.resized(2, 2, 3).family_key == problem.family_key
 
 
 @given(problem=strategies.problems.filter(lambda one: one.int4 is None))

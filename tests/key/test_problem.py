@@ -82,10 +82,18 @@ def test_offset_and_padding_reach_the_key_through_alignment_and_order():
     assert padded.key != shifted[0].key
 
 
+def test_one_row_of_a_matrix_is_a_vector():
+    """Also at the lower end of a range: a program of one row alone has that key."""
+    problem = Problem.gemm("addmm", m=64, n=512, k=256, bias="full")
+    assert problem.resized(2, 512, 256) == Problem.gemm("addmm", m=2, n=512, k=256, bias="full")
+    assert problem.resized(1, 512, 256) == Problem.gemm("addmm", m=1, n=512, k=256, bias="full")
+    assert problem.resized(1, 512, 256).bias.kind == "1d"
+
+
 @given(data=st.data())
 def test_family_is_what_sizes_do_not_change(data):
     problem = data.draw(strategies.problems)
-    other = problem.resized(1, 2, 3)
+    other = problem.resized(2, 3, 4)
     assert (other.family, other.family_key) == (problem.family, problem.family_key)
     assert problem.text.endswith(problem.family)
 

@@ -19,7 +19,7 @@ ORDERS = ("row", "col", "row-padded", "col-padded")
 
 def splits(query: Query, a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether ATen's call splits K, so that it launches a second kernel, which adds the parts. `a`, `b`: the matrices,
-    as fake tensors. False if unknown.
+    as fake tensors. False if unknown, also where nothing runs on the GPU yet.
 
     cuBLAS runs the first algorithm that cuBLASLt's heuristic names: where that splits K, ATen takes as long as it (40
     of 40 GEMMs, within 5%; benchmarks/results/h200/dense/2026-11-28e.jsonl.xz).
@@ -29,6 +29,8 @@ def splits(query: Query, a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if library.loaded() is None or not {problem.a.layout.order, problem.b.layout.order} <= set(ORDERS):
         return False
+    if torch.cuda.is_available() and not torch.cuda.is_initialized():
+        return False  # Asking would take a context on the GPU: processes that generate code have none.
     here = torch.cuda.current_device() if torch.cuda.is_available() else 0
     if a.device.index not in (None, here):  # A handle belongs to the current device.
         return False
