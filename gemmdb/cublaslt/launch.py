@@ -93,8 +93,8 @@ class _Call:
 
     __slots__ = (
         "a_offset", "algorithm", "alive", "alpha", "attributes", "b_offset", "beta", "device", "extra_offsets",
-        "function", "handle", "left", "matmul", "matrix_bias", "offsets", "operation", "operations", "out", "refused", "right",
-        "shape", "size", "torch_function",
+        "function", "handle", "left", "matmul", "matrix_bias", "offsets", "operation", "operations", "out", "refused",
+        "right", "shape", "size", "torch_function",
     )  # fmt: skip
 
     def __init__(

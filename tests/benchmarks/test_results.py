@@ -60,9 +60,10 @@ def test_the_gains_by_op_are_those_of_the_shipped_table() -> None:
 
 
 def test_dense_gemms_are_faster_below_17_rows_and_mostly_cublas_above() -> None:
+    found = [one for one in speedups("sm90-nvidia-h200.db") if one[0].op in ("mm", "addmm")]
     dense = [
-        one for one in speedups("sm90-nvidia-h200.db") if one[0].op in ("mm", "addmm") and one[0].a.dtype == "bf16"
-    ]
+        one for one in found if one[0].a.dtype == "bf16" and (one[0].bias is None or one[0].bias.kind == "1d")
+    ]  # fmt: skip
     few = [gain > 1 for problem, gain in dense if problem.m < 17]
     many = [gain > 1 for problem, gain in dense if 17 <= problem.m <= 4096]
     assert sum(few) > 0.8 * len(few)
@@ -76,6 +77,14 @@ def test_what_a_build_of_dense_gemms_gains_is_that_of_its_rows() -> None:
     found = dense_rows.figures(measured)
     assert "\n".join(dense_rows.text(found)) in PAGE
     assert f"the {found['all']['GEMMs']:,} GEMMs of the preset `dense`" in WORDS
+
+
+def test_what_layers_with_a_residual_gain_is_that_of_their_rows() -> None:
+    rows = list(archive.read(RAW / "h200" / "2026-11-22" / "rows-19.jsonl.xz"))
+    found = dense_rows.figures(rows)
+    assert "\n".join(dense_rows.text(found)) in PAGE
+    count, measured = found["all"]["GEMMs"], len({row.problem for row in rows})
+    assert f"{count} of the {measured} GEMMs of the preset `residual`" in WORDS
 
 
 def test_the_numbers_of_shipped_problems_and_kernels_are_those_of_the_files() -> None:
@@ -133,6 +142,18 @@ def test_the_figures_against_other_kernels_are_those_of_the_raw_results() -> Non
             op: found["ops"][op][rival]["by M"]["all"]["mean"] for op in BOARD.values() if rival in found["ops"][op]
         }
         assert sorted(f"{mean:.2f}" for mean in means.values()) == sorted(re.findall(r"([0-9.]+)x(?:,|$)", told)), rival
+
+
+def test_the_second_sample_is_that_of_the_raw_results() -> None:
+    found = board_report.document(json_lines(RAW / "h200" / "peer-board-2026-11-29b.jsonl.xz"))["ops"]
+    shown = cells(section("A second sample"))
+    assert len(shown) == len(found)
+    for title, *rest in shown:
+        best = found[BOARD[title]]["best rival"]["by M"]
+        whole, classes = best["all"], [f"{best[class_of(low)]['mean']:.2f}x" for low, _ in CLASSES]
+        low, high = whole["interval"]
+        told = [str(whole["count"]), str(whole["lost"]), f"{whole['mean']:.2f}x ({low:.2f} to {high:.2f})"]
+        assert rest == [*told, *classes, f"{whole['worst']:.2f}x"]
 
 
 @pytest.mark.parametrize(("title", "raw", "strata"), PEERS)

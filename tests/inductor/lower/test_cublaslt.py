@@ -64,8 +64,8 @@ class Products(torch.nn.Module):
         return p, q + 1, torch.bmm(y, z.transpose(1, 2)[:, :, 8:]), torch._int_mm(i, j), r, u, v
 
 INPUTS = (
-    rand(32, 64), rand(40, 192), rand(40), rand(40, 32), rand(3, 24, 64), rand(3, 40, 64), ints(24, 64), ints(32, 64).t(),
-    fp8(32, 64), fp8(32, 64), torch.rand(32, 1), torch.rand(1, 32),
+    rand(32, 64), rand(40, 192), rand(40), rand(40, 32), rand(3, 24, 64), rand(3, 40, 64), ints(24, 64),
+    ints(32, 64).t(), fp8(32, 64), fp8(32, 64), torch.rand(32, 1), torch.rand(1, 32),
 )
 """
 PRODUCTS = (

@@ -125,10 +125,8 @@ def test_integers_have_integer_sums(answers):
 def test_one_scale_for_each_operand(answers):
     text = code(answers, "scaled_mm")
     assert "prepare(torch._scaled_mm, 0, " in text
-    assert (
-        f"('fp8_e4m3', False, {K}, 0), ('bf16', True, {N}, {M * N}), 'fp32', '', 1, '', 'tensor', False, False), (0, 0, 0, 0)"
-        in text
-    )
+    sums = f"('bf16', True, {N}, {M * N}), 'fp32', '', 1, '', 'tensor', False, False)"
+    assert f"('fp8_e4m3', False, {K}, 0), {sums}, (0, 0, 0, 0)" in text
     assert re.search(r"gemmdb_cublaslt_\w+\(arg0_1, arg1_1, buf\d, get_raw_stream\(0\), None, arg2_1, arg3_1\)", text)
 
 

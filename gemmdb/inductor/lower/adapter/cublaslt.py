@@ -173,7 +173,8 @@ def cpp_function(kernel: Kernel, device: torch.device, offsets: Offsets) -> str:
         shape.m, shape.n, shape.k, shape.batch, kernel.op == "bmm", _matrix(shape.a, a), _matrix(shape.b, b),
         _matrix(shape.out, 0), library.COMPUTE[shape.accumulate], library.DTYPES[scale],
         library.DTYPES[shape.bias] if shape.vector_bias else -1, *(shape.scale_modes if shape.scales else (-1, -1)),
-        shape.fast, shape.matrix_bias, _braces(*(_extra(shape.extras.get(name), extras.get(name, 0)) for name in EXTRAS)),
+        shape.fast, shape.matrix_bias,
+        _braces(*(_extra(shape.extras.get(name), extras.get(name, 0)) for name in EXTRAS)),
         library.EPILOGUES[shape.activation][shape.vector_bias], kernel.workspace, kernel.attributes["algo"],
         library.version() // 100, library.capability(device.index or 0),
     )  # fmt: skip
