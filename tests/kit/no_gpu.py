@@ -108,8 +108,6 @@ def output_code_of_rows(
     """Like `output_code`, with any number of rows from 2 to 4096 in place of each size `m`, for which the `parts` of a
     Hit are served, and the first of them for fixed rows; `without_cutlass`: those that take the place of unavailable
     ones."""
-    JOURNAL.clear()
-    enable.install()
 
     def served(parts: Any) -> Any:
         def find(query: Any) -> Hit | None:
@@ -118,12 +116,22 @@ def output_code_of_rows(
         return find
 
     session = FakeSession(served(parts), Policy(), None, without_cutlass=served(without_cutlass))
+    return code_in(session, model, *inputs)
+
+
+def code_in(session: FakeSession | None, model: Callable[..., Any], *inputs: tuple[Any, ...]) -> tuple[str, list[Any]]:
+    """Like `output_code`, with what a session answers (None: default mode), and any number of rows from 2 to 4096 in
+    place of each size `m`."""
+    JOURNAL.clear()
+    if session is not None:
+        enable.install()
     env = ShapeEnv()
     symbol = env.create_symbol(48, source=ConstantSource("rows"), dynamic_dim=DimDynamic.DYNAMIC)
     env.constrain_symbol_range(symbol, 2, 4096)
     rows = env.create_symintnode(symbol, hint=48)
     patched = inductor_config.patch(compile_threads=1)
-    with torch.no_grad(), patched, emission.no_gpu_context(), active.use(session), FakeTensorMode(shape_env=env):
+    used = nullcontext() if session is None else active.use(session)
+    with torch.no_grad(), patched, emission.no_gpu_context(), used, FakeTensorMode(shape_env=env):
         made = [
             torch.empty([rows if size == "m" else size for size in sizes], dtype=dtype, device="cuda")
             for *sizes, dtype in inputs

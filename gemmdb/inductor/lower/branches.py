@@ -12,6 +12,7 @@ from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import DECISION, Decision
 from gemmdb.inductor.lower.adapter import branching, state, symbolic
 from gemmdb.inductor.match import fx, ops
+from gemmdb.inductor.match.spelling import SPELLING
 from gemmdb.rejected import Rejected
 
 aten = torch.ops.aten
@@ -83,6 +84,6 @@ def _graph(node: Any, decision: Decision, kwargs: Mapping[str, Any]) -> torch.fx
     for i, size in enumerate(branching.symbols(fakes)):
         graph.placeholder(f"size_{i}").meta["val"] = size
     gemm = graph.call_function(node.target, tuple(inputs.get(i, arg) for i, arg in enumerate(node.args)), dict(kwargs))
-    gemm.meta.update({"val": node.meta["val"], DECISION: decision})
+    gemm.meta.update({"val": node.meta["val"], DECISION: decision, SPELLING: node.meta.get(SPELLING)})
     graph.output((gemm,))
     return torch.fx.GraphModule({}, graph)

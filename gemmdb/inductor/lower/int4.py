@@ -11,8 +11,9 @@ from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
 from gemmdb.inductor.decide.legality import rejection
 from gemmdb.inductor.lower import branches, inductor_ops, triton
-from gemmdb.inductor.lower.adapter import composed, ir_view, state, symbolic, templates
+from gemmdb.inductor.lower.adapter import composed, inlining, ir_view, state, symbolic, templates
 from gemmdb.inductor.match import ops
+from gemmdb.inductor.match.spelling import SPELLING, Spelling
 from gemmdb.kernels.aten import DEQUANTISED
 from gemmdb.kernels.triton import names as triton_names
 from gemmdb.key.int4 import TILED, Int4Format
@@ -36,10 +37,15 @@ class Weight:
         return cls(packed, scale, zeros, ops.int4_format(zeros, group, packing), (columns, a.get_size()[1]))
 
     @property
+    def parts(self) -> list[Any]:
+        """The tensors that the weight has."""
+        return [one for one in (self.packed, self.scale, self.zeros) if one is not None]
+
+    @property
     def tensors(self) -> list[Any]:
         """Materialize the weight's tensors, so our kernels read them as words. Raises Refused if that is not
         possible."""
-        return [_whole(templates.settled(one)) for one in (self.packed, self.scale, self.zeros) if one is not None]
+        return [_whole(templates.settled(one)) for one in self.parts]
 
     def dequantised(self, dtype: torch.dtype) -> Any:
         """Return the weight [K, N] as `dtype`, computed at every call."""
@@ -48,7 +54,7 @@ class Weight:
     def constant(self, dtype: torch.dtype, order: Any) -> Any:
         """Return the weight [K, N] as a constant of `dtype`, its rows beside the columns of the activation that they
         multiply; None unless its tensors are constants."""
-        given = [one for one in (self.packed, self.scale, self.zeros, order) if one is not None]
+        given = self.parts if order is None else [*self.parts, order]
 
         def computed(packed: Any, scale: Any, *rest: Any) -> torch.Tensor:
             zeros = rest[0] if self.zeros is not None else None
@@ -78,17 +84,19 @@ def lower(a: Any, packed: Any, scale: Any, zeros: Any, group: int, packing: str,
     if packing in TILED:
         return plain(a, weight)
     with outcome.fallback(decision) if decision is not None else state.only_aten():
-        return plain(a, weight, order)
+        return plain(a, weight, order, state.current_node().meta.get(SPELLING))
 
 
-def plain(a: Any, weight: Weight, order: Any = None) -> Any:
-    """Lower the GEMM without gemmdb: ATen's GEMM for a tiled weight, else with a dequantized weight. That of constants
-    is a constant, as default mode has it."""
+def plain(a: Any, weight: Weight, order: Any = None, spelling: Spelling | None = None) -> Any:
+    """Lower the GEMM without gemmdb: ATen's GEMM for a tiled weight, else with a dequantized weight, as the program
+    computes it if its `spelling` is known. That of constants is a constant, as default mode has it."""
     if weight.groups.packing in TILED:
         return composed.tiled_gemm(a, weight.packed, weight.groups.size, weight.scale)
     constant = weight.constant(a.get_dtype(), order)
     if constant is not None:
         return inductor_ops.mm(a, constant, None)
+    if spelling is not None:
+        return inlining.lowered(spelling.graph, [a, *weight.parts], spelling.constants)
     return inductor_ops.mm(_ordered(a, order), weight.dequantised(a.get_dtype()), None)
 
 

@@ -20,6 +20,7 @@ from gemmdb.inductor.match import epilogues, extract, fx, mixed, ops, unpacking
 from gemmdb.inductor.match.constants import Constants
 from gemmdb.inductor.match.fx import Unsupported, value
 from gemmdb.inductor.match.positions import Places, Unknown, merged
+from gemmdb.inductor.match.spelling import SPELLING, Spelling, spelled
 from gemmdb.inductor.match.unpacked import Number, Stored, Weight
 from gemmdb.key.int4 import FP4, IN_WORDS, INT4, MX_SIZE, PACKED, SIZES, ZERO_BYTES, ZERO_NUMBER, Int4Format, Packing
 
@@ -66,7 +67,8 @@ class Int4:
         }, self.node, self.addition)  # fmt: skip
 
     def rewrite(self, graph: Any) -> None:
-        """Replace the GEMM by `gemmdb::int4_mm`. A bias remains a pointwise addition after it."""
+        """Replace the GEMM by `gemmdb::int4_mm`, which keeps the program's own nodes for ATen. A bias remains a
+        pointwise addition after it."""
         node, packing, size = self.node, PACKED[self.groups.packing], self.groups.size
         weight, order = (self.weight, None) if self.order is None else self._sorted(graph, self.order)
         n, k = value(node).shape[-1], value(self.a).shape[-1]
@@ -85,10 +87,19 @@ class Int4:
                 shaped(self.zeros, zeros), size, self.groups.packing, *([] if order is None else [order]),
             )  # fmt: skip
             result = fx.call(graph, ops.overload("int4_mm"), args, node.meta)
+            if order is None:
+                result.meta[SPELLING] = self._spelled(args[1:4])
             if node.target is aten.addmm.default:
                 result = fx.call(graph, aten.add.Tensor, (result, self.bias), node.meta)
         node.replace_all_uses_with(result)
         graph.erase_node(node)
+
+    def _spelled(self, views: Sequence[Any]) -> Spelling | None:
+        """Return the GEMM as the program spells it, of the packed weight, scale and zero points in `views`."""
+        operands = mixed.operands(self.node)
+        assert operands is not None
+        tensors = zip((self.weight, self.scale, self.zeros), views, strict=True)
+        return spelled(self.node, *operands[:2], [pair for pair in tensors if pair[0] is not None])
 
     def _sorted(self, graph: Any, order: Order) -> tuple[Any, Any]:
         """Return constants of the graph: the packed weight with its rows sorted, and the order of the rows."""
