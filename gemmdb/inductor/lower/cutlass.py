@@ -50,6 +50,8 @@ def prepared(config: Config, problem: Problem, operands: Operands, policy: Polic
             nodes[name] = _vector(vector, length)
     if problem.bias is not None or operands.bias is not None:
         kind = problem.bias.kind if problem.bias is not None else "1d"
+        if kind == "1d" and any(symbolic.number(size) is None for size in operands.bias.get_size()[:-1]):
+            raise Refused("a bias with as many rows as the output, whose hint is one row")
         nodes["bias"] = _vector(operands.bias, _BIASES[kind](m, n))
     dtypes = {name: extract.dtype_name(node.get_dtype()) for name, node in nodes.items()}
     vectors = kernels_cutlass.Vectors(*(dtypes.get(name, "") for name in ("scale", "row_scale", "bias")))

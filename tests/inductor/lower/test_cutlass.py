@@ -146,21 +146,35 @@ def test_operands_that_the_kernel_cannot_take_are_refused(tensor):
 
 
 @pytest.fixture
-def rows():
-    """A symbolic number of rows from 2 to 1024, its hint 24, in the graph that is being lowered."""
+def rows(request):
+    """A symbolic number of rows from 2 to 1024, its hint 24 or the test's parameter, in the graph that is being
+    lowered."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    example = torch.empty(24, 1)
-    mode = FakeTensorMode(shape_env=ShapeEnv())
+    example = torch.empty(getattr(request, "param", 24), 1)
+    mode = FakeTensorMode(shape_env=ShapeEnv(specialize_zero_one=False))
     context = StatelessSymbolicContext(
         dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC],
-        constraint_sizes=[StrictMinMaxConstraint(vr=ValueRanges(2, 1024), warn_only=False), None],
+        constraint_sizes=[StrictMinMaxConstraint(vr=ValueRanges(min(2, len(example)), 1024), warn_only=False), None],
     )
     size = mode.from_tensor(example, symbolic_context=context, source=ConstantSource("x")).shape[0]
     graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x), shape_env=mode.shape_env)
     graph.wrapper_code = Output()
     with V.set_graph_handler(graph):
         yield Operand(graph), size.node.expr
+
+
+@pytest.mark.parametrize("rows", [1], indirect=True)
+def test_a_matrix_is_no_vector_where_the_hint_is_one_row(rows, monkeypatch):
+    """The kernel would add its first row to all rows."""
+    monkeypatch.setattr(cutlass, "compiler_rejection", lambda: None)
+    tensor, m = rows
+    problem = Problem.gemm("addmm", m=1, n=256, k=512, bias="full")
+    a, w = tensor("x", [m, 512], [512, 1], torch.bfloat16), tensor("w", [512, 256], [1, 512], torch.bfloat16)
+    vector, matrix = tensor("b", [1, 256], [256, 1], torch.bfloat16), tensor("c", [m, 256], [256, 1], torch.bfloat16)
+    assert lower(problem, Operands(a, w, bias=vector, ranges={"m": (1, 1024)}))
+    with pytest.raises(Refused, match="as many rows as the output"):
+        lower(problem, Operands(a, w, bias=matrix, ranges={"m": (1, 1024)}))
 
 
 def test_a_symbolic_m_is_an_argument(rows, monkeypatch):
