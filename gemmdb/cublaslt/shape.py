@@ -24,8 +24,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Extra:
-    """A tensor besides A and B whose address is part of the operation, as the library reads it: `sizes` and `strides`
-    in elements."""
+    """A tensor besides A and B, as the library reads it: `sizes` and `strides` in elements."""
 
     dtype: str
     sizes: tuple[int, ...]
@@ -85,7 +84,8 @@ class Shape:
 
     @property
     def extras(self) -> Mapping[str, Extra]:
-        """The tensors whose addresses are part of the operation: those of EXTRAS that the shape has, in that order."""
+        """The tensors besides A and B: those of EXTRAS that the shape has, in that order. Their addresses are part of
+        the operation, except that of a matrix, which each call is given."""
         lies = ((self.m, self.n), (self.n, 1)) if self.matrix_bias else ((self.n,), (1,))
         found = {"bias": Extra(self.bias, *lies)} if self.bias else {}
         return found | {name: Extra("fp32", *where) for name, where in self._scales().items()}
