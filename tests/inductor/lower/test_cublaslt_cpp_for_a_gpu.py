@@ -24,20 +24,32 @@ def found():
 
 def test_the_code_in_cpp_has_the_scales(answers):
     (fields,) = lines(code(answers, "rows", "split"), f"{{{M}, {N}, {K}, 1, false, ")
-    assert f", 68, 0, 14, 3, 3, true, {{{{2, 8, 1, {{{N}}}, {{1}}}}, {{4, 0, 2, {{{M}, 1}}, {{1, 1}}}}, " in fields
+    assert (
+        f", 68, 0, 14, 3, 3, true, false, {{{{2, 8, 1, {{{N}}}, {{1}}}}, {{4, 0, 2, {{{M}, 1}}, {{1, 1}}}}, " in fields
+    )
     assert "bias ? &bias : nullptr, nullptr, nullptr, 1);" in code(answers, "rows", "split")
 
 
-@pytest.mark.parametrize("name", ["mm", "addmm", "bmm", "int_mm", "scaled_mm", "view"])
+def test_the_code_in_cpp_has_the_matrix_that_is_added(answers):
+    """With the epilogue of a GEMM without a bias."""
+    text = code(answers, "full", "split")
+    (fields,) = lines(text, f"{{{M}, {N}, {K}, 1, false, ")
+    matrix = f"{{{{2, 0, 2, {{{M}, {N}}}, {{{N}, 1}}}}, {{}}, {{}}}}"
+    assert f", 68, 0, -1, -1, -1, false, true, {matrix}, 1, " in fields
+    assert "aoti_torch_cuda_addmm_out(out, bias, a, b, 1.0, 1.0)" in text
+
+
+@pytest.mark.parametrize("name", ["mm", "addmm", "full", "bmm", "int_mm", "scaled_mm", "view"])
 def test_the_code_in_cpp_calls_the_library_itself(answers, name):
     text = code(answers, name, "split")
     assert "gemmdb.cublaslt" not in text.partition("cpp_wrapper_src")[2].replace("gemmdb/cublaslt", "")
     assert text.count("struct Library {") == 1
     (defined,) = re.findall(r"static void (gemmdb_cublaslt_\w+)\(", text)
     (extras,) = re.findall(rf"\b{defined}\(\w+, \w+, buf\d, buf\d, (\w+, \w+, \w+)\);", text)
-    wanted = {"addmm": "arg0_1, nullptr, nullptr", "scaled_mm": "nullptr, arg2_1, arg3_1"}
+    biased = dict.fromkeys(("addmm", "full"), "arg0_1, nullptr, nullptr")
+    wanted = {**biased, "scaled_mm": "nullptr, arg2_1, arg3_1"}
     assert extras == wanted.get(name, "nullptr, nullptr, nullptr")
-    shim = {"int_mm": "_int_mm", "scaled_mm": "_scaled_mm", "view": "mm"}.get(name, name)
+    shim = {"int_mm": "_int_mm", "scaled_mm": "_scaled_mm", "view": "mm", "full": "addmm"}.get(name, name)
     assert f"return aoti_torch_cuda_{shim}_out(out, " in text
 
 
