@@ -94,8 +94,8 @@ struct Attribute {
   size_t size;
 };
 
-// A tensor besides A and B. Its address is part of the operation, except that of a matrix, which each call is given. One
-// that the product does not have has no bytes.
+// A tensor besides A and B. Its address is part of the operation, except that of a matrix, which each call is given.
+// One that the product does not have has no bytes.
 struct Extra {
   int64_t item; // bytes
   int64_t offset; // elements from the start of the given tensor
