@@ -140,7 +140,11 @@ def residuals() -> Iterator[Series]:
     """The series of all layers that are added to a residual and have no bias of their own."""
     known = models.DECODERS | models.OTHERS
     leading = layers_of([known[name] for name in LEADING])
-    for number, layer in enumerate(dict.fromkeys((*leading, *layers_of(known.values())))):
+    listed = list(dict.fromkeys((*leading, *layers_of(known.values()))))
+    added = [layer for model in known.values() for layer in model.layers() if layer.role == "residual"]
+    # Some are listed in another role, which they have in another model.
+    listed += [layer for layer in dict.fromkeys(added) if listed[listed.index(layer)].role != "residual"]
+    for number, layer in enumerate(listed):
         if layer.role == "residual" and not layer.bias:
             yield series(layer, RESIDUAL_ROWS if layer in leading else every(2, RESIDUAL_ROWS, number), bias="full")
 

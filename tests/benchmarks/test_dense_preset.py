@@ -25,6 +25,9 @@ def test_the_preset_is_what_the_tool_writes(tmp_path: Path, name: str, residual:
 def test_residuals_are_matrices_that_an_addmm_adds() -> None:
     listed = preset.problems(residual=True)
     assert {(item["op"], item["bias"]) for item in listed} == {("addmm", "full")}
+    decoders = [layer for model in models.DECODERS.values() for layer in model.layers()]
+    wanted = {(layer.n, layer.k) for layer in decoders if layer.role == "residual" and not layer.bias}
+    assert wanted <= {(item["n"], item["k"]) for item in listed}
     for n, k in ((4096, 4096), (4096, 14336)):  # The output and the last layer of an MLP of Llama 3.1 8B.
         assert {item["m"] for item in listed if (item["n"], item["k"]) == (n, k)} == set(preset.RESIDUAL_ROWS)
 
