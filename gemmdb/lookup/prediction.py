@@ -27,6 +27,8 @@ AGREED_ERROR and LOSS_PER_DOUBLING in `from_neighbours`, nine out of ten held-ou
 (benchmarks/results/offtable)."""
 
 
+ESTIMATE_SPREAD = 0.05
+"""Standard deviation of the log of a time that is a short estimate: one or a few timed CUDA graphs."""
 _KEPT = 4096
 """Maximum number of queries with cached predictions per catalog."""
 
@@ -174,6 +176,27 @@ def measured(ask: Ask) -> Prediction | None:
     intervals = {config: here.pooled[config].spread for config in estimates}
     aten_us = here.aten_us * math.exp(aten)
     return Prediction("exact", estimates, 0.0, aten_us, here.verified, here.table, intervals=intervals)
+
+
+def estimated(ask: Ask) -> Prediction | None:
+    """Return the prediction for a problem that was itself measured, of the configs that its search dropped after a
+    short estimate, since others were faster; None without any. The caller benchmarks a config before it serves it:
+    where the fastest may not be served, as `gemv` with a symbolic M, one of these is next."""
+    found = verdict_of(ask)
+    here = timings_of(ask, found[0], ask.problem) if found else None
+    if here is None:
+        return None
+    banned = barred(ask)
+    dropped = [
+        (config, one) for config, one in here.pooled.items()
+        if not one.full and not one.disturbed and config not in banned and ask.rejection(config) is None
+    ]  # fmt: skip
+    if not dropped:
+        return None
+    estimates = {config: Estimate(one.code * STEP, ESTIMATE_SPREAD, True) for config, one in dropped}
+    return Prediction(
+        "near", {ATEN: Estimate(0.0, 0.0, True)} | estimates, 0.0, here.aten_us, here.verified, here.table
+    )
 
 
 def remembered(ask: Ask, name: str, compute: Callable[[Ask], T], shared: bool = False) -> T:

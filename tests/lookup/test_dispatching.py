@@ -10,6 +10,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import answer
 from gemmdb.settings import Policy
+from gemmdb.table.measurement import Status
 from gemmdb.table.record import STEP
 
 POLICY = Policy()
@@ -157,3 +158,22 @@ def test_no_size_gets_a_kernel_whose_calls_take_the_host_too_long(lab, aten_us, 
         branches = ((2, NARROW), (8, SPLIT), (None, ATEN)) if last == ATEN else ((2, NARROW), (None, SPLIT))
         assert hit.branches == branches
         assert "left_out" not in hit.evidence
+
+
+@pytest.mark.parametrize(
+    ("confirm", "estimate", "taken"), [(True, 0.8, True), (True, 0.99, False), (False, 0.8, False)]
+)
+def test_where_the_fastest_takes_one_row_alone_an_estimate_is_confirmed(lab, confirm, estimate, taken):
+    """`gemv` is compiled for a number of rows. What its search dropped may serve a range, if a compile times it."""
+    gemv = make("gemv")
+    rows = list(lab.rows(product(2), {gemv: 0.7}, device=GPU, clock="graph"))
+    rows += [
+        row for row in lab.rows(product(2), {NARROW: estimate}, status=Status.SLOW, device=GPU, clock="graph")
+        if row.config == NARROW
+    ]  # fmt: skip
+    rows += lab.rows_of({product(size): {NARROW: 0.75} for size in SIZES[1:]}, device=GPU, clock="graph")
+    policy = replace(POLICY, near=False, model=False, on_miss="aten", confirm=confirm)
+    hit = answer(lab.query(product(), GPU, ranges={"m": (2, 32)}), lab.catalog(rows), policy)
+    assert (hit.branches or ((None, hit.config),)) == (((None, NARROW),) if taken else ((2, ATEN), (None, NARROW)))
+    unmeasured = hit.evidence.get("unmeasured", [])
+    assert [(one["m"], one["config"]) for one in unmeasured] == ([(2, NARROW.text)] if taken else [])

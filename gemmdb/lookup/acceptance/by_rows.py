@@ -26,7 +26,7 @@ from gemmdb.lookup.acceptance.ranges import ranged
 from gemmdb.lookup.ask import Ask, Step, Within
 from gemmdb.lookup.bounds import certain
 from gemmdb.lookup.other_epilogue import stand_ins
-from gemmdb.lookup.prediction import Prediction, measured, remembered
+from gemmdb.lookup.prediction import Prediction, estimated, measured, remembered
 from gemmdb.lookup.symbolic import Interval
 from gemmdb.rejected import Rejected
 
@@ -54,16 +54,23 @@ class Size:
 
     def known(self, config: Config) -> Prediction | None:
         """Return what is known about another config here: from rows of the size, else from those of the GEMM with
-        another epilogue, else from its neighbours, whose prediction takes most of the time of a lookup."""
+        another epilogue, else from the estimates of its search, else from its neighbours, whose prediction takes most
+        of the time of a lookup."""
         measured = next((one for one in self._measured if config in one.ratios), None)
         if measured is not None:
             return measured
+        if self._estimated is not None and config in self._estimated.ratios:
+            return self._estimated
         return self._guess if self._guess is not None and config in self._guess.ratios else None
 
     @lazy
     def _measured(self) -> Sequence[Prediction]:
         asks = (self.at, *(self.at.at(one) for one in stand_ins(self.problem, self.at.device.kind)))
         return [found for one in asks if (found := measured(one)) is not None]
+
+    @lazy
+    def _estimated(self) -> Prediction | None:
+        return estimated(self.at) if confirming(self.at) else None
 
     @lazy
     def _guess(self) -> Prediction | None:
