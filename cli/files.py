@@ -16,7 +16,7 @@ from gemmdb.table.reader import Table
 if TYPE_CHECKING:
     from gemmdb.generators.files.diff import Diff
 
-# The generators are imported inside the commands that need them.
+# The generators are imported in functions: other commands do not need them.
 
 
 def merge(

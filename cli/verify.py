@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gemmdb.generators.measure.remeasured import Remeasured
     from gemmdb.generators.measure.requalify import Requalified
 
-# The generators are imported inside the commands that need them.
+# The generators are imported in functions: other commands do not need them.
 SQLITE_HEADER = b"SQLite format 3\0"
 """First bytes of a table."""
 BUDGET, MORE = "2m", "10m"

@@ -28,7 +28,8 @@ AGREED_ERROR and LOSS_PER_DOUBLING in `from_neighbours`, nine out of ten held-ou
 
 
 ESTIMATE_SPREAD = 0.05
-"""Standard deviation of the log of a time that is a short estimate: one or a few timed CUDA graphs."""
+"""Standard deviation of the log of a time that is a short estimate, of one or a few timed CUDA graphs. Assumed, not
+measured: no row has both an estimate and a full time. It only decides what a compile confirms."""
 _KEPT = 4096
 """Maximum number of queries with cached predictions per catalog."""
 

@@ -39,20 +39,20 @@ def prepared(config: Config, problem: Problem, operands: Operands) -> tuple[cubl
         raise Refused(rejected.reason)
     shape = replace(_shape(problem, operands), activation=activation_of(config))
     given = dict(zip(("scale_a", "scale_b"), operands.scales, strict=False), bias=operands.bias)
-    matrix = shape.matrix_bias and symbolic.number(m) is None
-    extras = [_extra(name, given[name], extra, matrix) for name, extra in shape.extras.items()]
+    rows = m if symbolic.number(m) is None else None
+    symbolic_rows = shape.matrix_bias and rows is not None
+    extras = [_extra(name, given[name], extra, symbolic_rows) for name, extra in shape.extras.items()]
     if not all(map(_aligned, (operands.a, operands.b, *extras))):
         raise Refused("cuBLASLt's algorithms need operands aligned to 16 bytes, which nothing here guarantees")
     attributes = attributes_of(config)
     try:
         # A number of rows that the library does not support the algorithm for is computed by torch.
-        shapes = [replace(shape, m=rows) for rows in _ends(problem, operands)]
+        shapes = [replace(shape, m=end) for end in _ends(problem, operands)]
         workspace = max(cublaslt.workspace(one, operands.a.get_device(), attributes) for one in shapes)
     except launch.Refused as error:
         raise Refused(str(error)) from error
     if workspace > MAX_WORKSPACE:
         raise Refused(f"the algorithm needs a workspace of {workspace} bytes")
-    rows = m if symbolic.number(m) is None else None
     return cublaslt.Kernel(problem.op, shape, attributes, workspace, rows), (operands.a, operands.b, *extras)
 
 
@@ -63,13 +63,13 @@ def _ends(problem: Problem, operands: Operands) -> set[int]:
     return ends if problem.m < min(ends) or problem.m > max(ends) else ends | {problem.m}
 
 
-def _extra(name: str, node: Any, extra: Extra, by_rows: bool) -> Any:
-    """Return a bias or a scale in memory, as the library reads it. `by_rows`: it has as many rows as the symbolic M.
-    Raises Refused if it lies otherwise."""
+def _extra(name: str, node: Any, extra: Extra, symbolic_rows: bool) -> Any:
+    """Return a bias or a scale in memory, as the library reads it. `symbolic_rows`: it has as many rows as the
+    symbolic M. Raises Refused if it lies otherwise."""
     # A vector may be copied; the block scales lie by columns.
-    vector = not by_rows and max(extra.sizes, default=1) == math.prod(extra.sizes)
+    vector = not symbolic_rows and max(extra.sizes, default=1) == math.prod(extra.sizes)
     stored = cutlass.dense(node) if vector else templates.settled(node)
-    steady = by_rows and None not in map(symbolic.number, stored.get_stride())
+    steady = symbolic_rows and None not in map(symbolic.number, stored.get_stride())
     found = ir_view.hinted(stored) if steady else ir_view.literal(stored)
     if found is None or not extra.fits(*found):
         raise Refused(f"a {name} of {list(node.get_size())}, not of {list(extra.sizes)} as cuBLASLt reads it")

@@ -31,7 +31,7 @@ def graph(cpp_wrapper: bool) -> Any:
     return SimpleNamespace(cpp_wrapper=cpp_wrapper, wrapper_code=wrapper)
 
 
-@pytest.mark.parametrize("workspace", [None, workspaces.uninitialised("space", 64, torch.device("cpu"))])
+@pytest.mark.parametrize("workspace", [None, workspaces.of_size("space", 64, torch.device("cpu"))])
 @pytest.mark.parametrize("cpp_wrapper", [False, True])
 def test_a_kernel_with_a_workspace_is_not_run_while_it_is_compiled(
     monkeypatch: pytest.MonkeyPatch, workspace: object, cpp_wrapper: bool

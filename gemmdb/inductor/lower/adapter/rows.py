@@ -148,7 +148,7 @@ def _call_cublaslt(wrapper: Any, kernel: cublaslt.Kernel, operands: Sequence[Any
     if not kernel.workspace:
         cublaslt.write(wrapper, kernel, operands, (out, None))
         return
-    space = workspaces.uninitialised(f"{out}_workspace", kernel.workspace, operands[0].get_device())
+    space = workspaces.of_size(f"{out}_workspace", kernel.workspace, operands[0].get_device())
     wrapper.writeline(Allocation(wrapper, space))
     cublaslt.write(wrapper, kernel, operands, (out, space.get_name()))
     if not V.graph.cpp_wrapper:  # There it ends with the branch.

@@ -67,6 +67,6 @@ class _Ensured(WrapperLine):  # type: ignore[misc]
             code.writeline("}")
 
 
-def uninitialised(name: str, size: int, device: torch.device) -> WorkspaceArg:
+def of_size(name: str, size: int, device: torch.device) -> WorkspaceArg:
     """Return so many bytes, for an `Allocation`."""
     return WorkspaceArg(count=size, zero_mode=WorkspaceZeroMode.UNINITIALIZED, device=device, outer_name=name)
