@@ -14,7 +14,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.cublaslt import STATUS_NOT_SUPPORTED, Library, instead
-from kit.gemm_programs import ROWS
 
 from gemmdb.cublaslt import launch, library
 from gemmdb.cublaslt.shape import Matrix, Shape
@@ -25,18 +24,6 @@ ATTRIBUTES = {"algo": 66, "tile": 601, "stages": 35, "split_k": 1, "reduction": 
 PLAIN = Shape(M, N, K, Matrix("fp32", True, K), Matrix("fp32", False, K), Matrix("fp32", True, N))
 BIASED = Shape(M, N, K, PLAIN.a, PLAIN.b, PLAIN.out, bias="fp32")
 WITH_MATRIX = replace(BIASED, matrix_bias=True)
-
-
-@pytest.fixture(autouse=True)
-def _forgets() -> None:
-    launch._warn.cache_clear()
-
-
-@pytest.fixture
-def standing(monkeypatch: pytest.MonkeyPatch) -> Library:
-    found = Library()
-    instead(monkeypatch, found)
-    return found
 
 
 def prepared(shape: Shape = PLAIN, function: Any = torch.mm, **changes: Any) -> Any:
@@ -203,79 +190,6 @@ def test_descriptors_of_old_biases_are_destroyed(standing):
     gc.collect()
     assert launch.MAX_OPERATIONS <= len(standing.biases) + 1 <= launch.MAX_OPERATIONS + 2
     assert not standing.changed
-
-
-DEEP, WIDE = 1024, 160
-SCALES = {
-    "tensor": ((), ()),
-    "row": ((M, 1), (1, WIDE)),
-    "block": ((8, M), (2, 8)),  # They lie by columns.
-}
-
-
-def scaled(kind: str, bias: bool = False, fast: bool = False) -> Shape:
-    a, b = Matrix("fp8_e4m3", True, DEEP), Matrix("fp8_e4m3", False, DEEP)
-    out = Matrix("bf16", True, WIDE)
-    return Shape(M, WIDE, DEEP, a, b, out, bias="bf16" if bias else "", scales=kind, fast=fast)
-
-
-def scaled_tensors(kind: str) -> tuple[Any, ...]:
-    x, w = torch.randn(M, DEEP).to(torch.float8_e4m3fn), torch.randn(WIDE, DEEP).to(torch.float8_e4m3fn)
-    return x, w, torch.empty(M, WIDE, dtype=torch.bfloat16), *(torch.rand(sizes) for sizes in SCALES[kind])
-
-
-@pytest.mark.parametrize(
-    ("kind", "modes"), [("tensor", {}), ("row", {"a": 3, "b": 3}), ("block", {"a": 5, "b": 4})]
-)  # fmt: skip
-def test_scales_belong_to_the_transposed_product(standing, kind, modes):
-    """The library's A is our B. Libraries before 12.8 have no mode of a scale."""
-    x, w, out, scale_a, scale_b = scaled_tensors(kind)
-    prepared(scaled(kind, fast=True), torch._scaled_mm)(x, w, out, 0, None, scale_a, scale_b)
-    ((_, used, *_),) = standing.calls
-    found = standing.described[used.value]
-    assert (found["a_scale_pointer"], found["b_scale_pointer"]) == (scale_b.data_ptr(), scale_a.data_ptr())
-    assert {name[0]: mode for name, mode in found.items() if name.endswith("_scale_mode")} == modes
-    assert (found["fast_accum"], found["transa"], found["transb"]) == (1, 1, 0)
-
-
-def test_scales_move_and_lie_within_others(standing):
-    x, w, out, scale_a, scale_b = scaled_tensors("row")
-    bias = torch.randn(WIDE + 8).bfloat16()
-    launched = prepared(scaled("row", bias=True), torch._scaled_mm, offsets=(0, 0, 8, 0, 4))
-    for first in (scale_a, scale_a.clone(), scale_a):
-        launched(x, w, out, 0, None, bias, first, scale_b)
-        found = standing.described[standing.calls[-1][1].value]
-        assert found["bias_pointer"] == bias.data_ptr() + 16
-        assert (found["a_scale_pointer"], found["b_scale_pointer"]) == (scale_b.data_ptr() + 16, first.data_ptr())
-        assert found["fast_accum"] == 0
-    assert standing.calls[0][1].value == standing.calls[2][1].value != standing.calls[1][1].value
-    assert not standing.changed
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("kind", ["tensor", pytest.param("row", marks=ROWS), "block"])
-def test_torch_gets_the_scales(monkeypatch, kind, bias):
-    instead(monkeypatch, None)
-    x, w, out, scale_a, scale_b = scaled_tensors(kind)
-    added = torch.randn(8 + WIDE).bfloat16()
-    asked = []
-
-    def multiply(a: Any, b: Any, scale_a: Any, scale_b: Any, **how: Any) -> None:
-        asked.append((scale_a, scale_b, how["out_dtype"], how["use_fast_accum"]))
-        if kind != "block":  # torch's CPU has no such scales.
-            torch._scaled_mm(a, b, scale_a, scale_b, **how)
-
-    offsets = (0, 0, *([8] if bias else []), 0, 0)
-    launched = prepared(scaled(kind, bias, fast=True), multiply, offsets=offsets)
-    launched(x, w, out, 0, None, *([added] if bias else []), scale_a, scale_b)
-    ((first, second, *how),) = asked
-    assert how == [torch.bfloat16, True]
-    if kind == "block":
-        assert torch.equal(first, scale_a.t())
-        assert torch.equal(second, scale_b.t())
-        return
-    wanted = (x.float() * scale_a) @ (w.float().t() * scale_b) + (added[8:].float() if bias else 0)
-    assert (out.float() - wanted).abs().max() < 0.01 * wanted.abs().max()
 
 
 def test_threads_share_a_call(standing):
