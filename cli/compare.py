@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import runpy
 import shlex
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -45,6 +45,8 @@ GEMMS = (
 
 MORE = 4
 """Factor of the calls that narrow an interval to half."""
+SCRIPT_MODULE = "gemmdb_compare"
+"""Name of the script that is compared while it runs: not `__main__`, so that what it does as a program is left out."""
 
 
 def compare(
@@ -182,12 +184,13 @@ def _gemm(one: Mapping[str, Any], total: float, wide: bool) -> Row:
 
 @contextmanager
 def _importable(script: Path) -> Iterator[None]:
-    """Inside the block, the script and its model can import modules from the script's folder."""
+    """Inside the block, the script and its model can import modules from the script's folder, and its own one."""
     folder = str(script.absolute().parent)
     sys.path.insert(0, folder)
     try:
         yield
     finally:
+        sys.modules.pop(SCRIPT_MODULE, None)
         if folder in sys.path:  # The script may have changed sys.path.
             sys.path.remove(folder)
 
@@ -201,7 +204,7 @@ def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
         named = ", ".join(f"`{name}`" for name in unset)
         raise InputError(f"{script} never sets {named}, which `gemmdb compare` calls; see gemmdb compare --help")
     try:
-        names = runpy.run_path(str(script), run_name="gemmdb_compare")
+        names = _run(script)
     except (Exception, SystemExit) as error:
         raise InputError(f"{script}: {type(error).__name__}: {error}") from error
     model, inputs = names.get("model"), names.get("inputs")
@@ -215,6 +218,15 @@ def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
     except Exception as error:
         raise InputError(f"{script}: the model fails on its inputs: {type(error).__name__}: {error}") from error
     return model, tuple(inputs)
+
+
+def _run(script: Path) -> dict[str, Any]:
+    """Return what a script defines, in a module that can be imported later: Dynamo imports the module of each function
+    that it traces into, such as the forward of a block in an `nn.Sequential`."""
+    module = sys.modules[SCRIPT_MODULE] = ModuleType(SCRIPT_MODULE)
+    module.__file__ = str(script)
+    exec(compile(script.read_bytes(), str(script), "exec"), vars(module))  # The user's own program.
+    return vars(module)
 
 
 def _unset(script: Path) -> list[str]:

@@ -91,6 +91,22 @@ def test_a_model_may_import_what_lies_beside_it_when_it_is_called(gemmdb, script
     sys.path.remove("elsewhere")
 
 
+def test_a_model_may_be_a_sequence_of_modules_that_the_script_defines(gemmdb, script: Path) -> None:
+    """Dynamo imports their module by its name, because the frame that it traces is torch's."""
+    lines = [
+        "import torch",
+        "class Block(torch.nn.Module):",
+        "    def forward(self, x):",
+        "        return torch.nn.functional.gelu(x) @ WEIGHT",
+        "WEIGHT = torch.eye(16)",
+        "model, inputs = torch.nn.Sequential(Block(), Block()), (torch.ones(4, 16),)",
+    ]
+    script.write_text("\n".join(lines))
+    done = gemmdb("compare", str(script), "--calls", "5")
+    assert (done.code, "outputs" in done.out) == (0, True), done.err
+    assert "gemmdb_compare" not in sys.modules
+
+
 def test_a_difference_with_aten_on_both_sides_is_not_gemmdbs(gemmdb, script: Path, monkeypatch) -> None:
     """As for `_int_mm` with one row on a CPU, whose result is arbitrary."""
     import torch
