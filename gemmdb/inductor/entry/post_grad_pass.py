@@ -24,7 +24,19 @@ from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.entry.engine_gemms import EngineGemms
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.lower.decomposed import DecomposedGemms
-from gemmdb.inductor.match import activations, convolutions, extract, fx, gemms, int4, int_mm_scale, linears, mixed, ops
+from gemmdb.inductor.match import (
+    activations,
+    convolutions,
+    extract,
+    fx,
+    gemms,
+    int4,
+    int_mm_scale,
+    linears,
+    mixed,
+    ops,
+    spelling,
+)  # fmt: skip
 from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
@@ -173,6 +185,9 @@ def _leave(node: Any, decision: Decision) -> None:
             return
         outcome.refuse(decision, f"its epilogue is no longer {activation} alone")
         decision = replace(decision, config=ATEN, refused=True)
+    alone = decision.config == ATEN and not decision.branches and not state.autotuning()
+    if alone and node.target in own[:2] and spelling.restore_addmm(node):
+        return
     if node.target is linears.TILED_MM:
         if decision.branches or decision.config not in (None, ATEN):
             linears.absorb_tiled_int4(node).meta[DECISION] = decision

@@ -13,9 +13,10 @@ from gemmdb.inductor.benchmark import inductor_search as searching
 from gemmdb.inductor.decide import legality, outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
 from gemmdb.inductor.lower import branches, by_rows, emit, engine_ops, horizontal, inductor_ops, int4
-from gemmdb.inductor.lower.adapter import ir_view, state
+from gemmdb.inductor.lower.adapter import inlining, ir_view, state
 from gemmdb.inductor.match import calls, ops
 from gemmdb.inductor.match.calls import Call
+from gemmdb.inductor.match.spelling import SPELLING, Spelling
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN, Config
@@ -103,7 +104,7 @@ def lower_mixed(a: Any, w: Any, scale: Any = None, scale_first: bool = False) ->
     if result is not None:
         return result
     with outcome.fallback(decision) if decision is not None else state.only_aten():
-        return _mixed_of_aten(decision, a, w, inductor_ops.cast_scale(scale, a), scale_first)
+        return _mixed_of_aten(decision, a, w, scale, scale_first)
 
 
 def lower_scaled(a: Any, b: Any, scale: Any, dtype: Any, rows: Any = None, bias: Any = None) -> Any:
@@ -132,7 +133,7 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
     ignore `scale_first`, because they scale the fp32 accumulator."""
     cast = inductor_ops.cast_scale(scale, a)
     if decision.config is None:
-        return searching.search(decision, functools.partial(_mixed_of_aten, decision, a, w, cast, scale_first))
+        return searching.search(decision, functools.partial(_mixed_of_aten, decision, a, w, scale, scale_first))
     if decision.branches:
         if by_rows.joined(decision):
             return emit.generated(decision, Call(a, w), scale)
@@ -151,14 +152,18 @@ def _decided_mixed(decision: Decision, a: Any, w: Any, scale: Any, scale_first: 
 
 def _mixed_of_aten(decision: Decision | None, a: Any, w: Any, scale: Any, scale_first: bool) -> Any:
     """Lower the GEMM as what ATen stands for in the tables: on a CPU `_weight_int8pack_mm` where default mode runs
-    that, else the cast and the GEMM."""
+    that, else the cast and the GEMM, as the program spells them if that is known."""
     query = None if decision is None else decision.query
     packed = query and query.device.kind == "cpu" and default_mode.packs_int8(query.problem, query.ranges)
     weight = ir_view.aligned(w) if packed else None
+    cast = inductor_ops.cast_scale(scale, a)
     if decision is None or weight is None:
-        return inductor_ops.cast_weight(a, w, scale, scale_first)
+        spelling: Spelling | None = state.current_node().meta.get(SPELLING)
+        if spelling is None:
+            return inductor_ops.cast_weight(a, w, cast, scale_first)
+        return inlining.lowered(spelling.graph, [a, w, *([] if scale is None else [scale])], spelling.constants)
     JOURNAL.bound |= decision.problem.constant  # Another model's weight may be misaligned.
-    return inductor_ops.weight_only(a, weight, scale, "aten")
+    return inductor_ops.weight_only(a, weight, cast, "aten")
 
 
 def _mixed_with(decision: Decision, config: Config, operands: tuple[Any, Any, Any], scale_first: bool) -> Any:

@@ -14,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from gemmdb.inductor.match import epilogues, extract, fx, ops
 from gemmdb.inductor.match.fx import Unsupported, value
+from gemmdb.inductor.match.spelling import SPELLING, spelled
 from gemmdb.key.epilogue import LIGHT
 from gemmdb.key.operands import TensorInfo
 
@@ -245,16 +246,19 @@ def _replacement(graph: Any, found: Mixed) -> Any:
         weight = found.weight
         if found.transposed:
             weight = fx.call(graph, aten.permute.default, (weight, [1, 0]))
-        scale: tuple[Any, ...] = ()
+        parts, scale = [(found.weight, weight)], tuple[Any, ...]()
         if found.scale is not None:
             # The sums of the unscaled integers fit bf16, and bf16 has kernels that only scale after the GEMM.
             first = found.early and value(found.a).dtype is torch.float16
             exact = _exact(found.scale) if value(found.a).device.type in _GPUS else found.scale
             scale = (fx.vector(graph, exact, weight), *((True,) if first else ()))
+            parts.append((exact, scale[0]))
         a = found.a
         if node.target is aten.bmm.default:
             a = fx.call(graph, aten.reshape.default, (a, [-1, fx.size(graph, a, 2)]), node.meta)
         result = fx.call(graph, ops.overload("mixed_mm"), (a, weight, *scale), node.meta)
+        if found.multiply is None and found.factor is None and node.target is not aten.bmm.default:
+            result.meta[SPELLING] = spelled(node, a, node.args[-1], parts)
         if found.factor is not None:
             # A vector would be rounded to the weight's dtype, with the same error in all columns.
             result = fx.call(graph, aten.mul.Tensor, (result, found.factor), node.meta)

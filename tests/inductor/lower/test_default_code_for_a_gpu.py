@@ -67,13 +67,33 @@ WEIGHTS = {
 
 
 def per_channel(x, w, s):
-    return w.to(x.dtype) * s[:, None]
+    return w.to(x.dtype) * s.unsqueeze(1)
 
 
+INT8 = (N, K, torch.int8)
+low, *LOW = WEIGHTS["low first"]
 PROGRAMS = {
     **{name: (lambda x, *rest, weight=weight: linear(x, weight(x, *rest)), *tensors)
        for name, (weight, *tensors) in WEIGHTS.items()},
     "an epilogue": (lambda x, w, s: linear(x, WEIGHTS["low first"][0](x, w, s)).relu(), *WEIGHTS["low first"][1:]),
+    "a bias": (lambda x, w, s, b: linear(x, low(x, w, s), b), *LOW, (N, BF16)),
+    "a bias and an epilogue": (lambda x, w, s, b: linear(x, low(x, w, s), b).relu(), *LOW, (N, BF16)),
+    "a bias after it": (lambda x, w, s, b: linear(x, low(x, w, s)) + b, *LOW, (N, BF16)),
+    "a bias after it and an epilogue": (lambda x, w, s, b: (linear(x, low(x, w, s)) + b).relu(), *LOW, (N, BF16)),
+    "written gptq, a bias": (lambda x, w, s, z, b: linear(x, gptq(x, w, s, z), b), *WORDS, (N, BF16)),
+    "int8": (lambda x, w: linear(x, w.to(x.dtype)), INT8),
+    "int8, a bias": (lambda x, w, b: linear(x, w.to(x.dtype), b), INT8, (N, BF16)),
+    "int8, square": (lambda x, w, b: linear(x, w.to(x.dtype), b), (K, K, torch.int8), (K, BF16)),
+    "int8 stored [K, N], a bias": (lambda x, w, b: torch.addmm(b, x, w.to(x.dtype)), (K, N, torch.int8), (N, BF16)),
+    "int8, a scale first": (lambda x, w, s: linear(x, per_channel(x, w, s)), INT8, (N, BF16)),
+    "int8, a scale first and a bias": (lambda x, w, s, b: linear(x, per_channel(x, w, s), b), INT8, *2 * [(N, BF16)]),
+    "int8, one scale first and a bias": (lambda x, w, s, b: linear(x, w.to(x.dtype) * s, b), INT8, (BF16,), (N, BF16)),
+    "int8 stored [K, N], one scale first and a bias": (
+        lambda x, w, s, b: torch.addmm(b, x, w.to(x.dtype) * s), (K, N, torch.int8), (1, 1, BF16), (N, BF16),
+    ),
+    "int8, an fp32 scale first and a bias": (
+        lambda x, w, s, b: linear(x, per_channel(x, w, s.to(x.dtype)), b), INT8, (N, FP32), (N, BF16),
+    ),
 }  # fmt: skip
 
 
@@ -125,5 +145,5 @@ def test_aten_after_a_miss_is_what_default_mode_runs(answers, program, m):
     assert events == [["mixed_mm", "aten:default", 2]]
     made, calls = essence(default)
     assert made
-    assert any("extern_kernels.mm" in call for call in calls)
+    assert any("extern_kernels.mm" in call or "extern_kernels.addmm" in call for call in calls)
     assert essence(code) == (made, calls)
