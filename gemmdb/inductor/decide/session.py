@@ -74,8 +74,7 @@ class Session:
             return _forced(ATEN)
         if self._hits is None:
             return self._find(query, mode)
-        ranges = tuple(sorted(query.ranges.items()))
-        asked = (mode, query.problem, query.device, query.l2, query.activation, query.aten_splits, ranges)
+        asked = mode, query.key
         hit = self._hits.get(asked) or self._find(query, mode)
         if hit is not None:
             self._hits[asked] = hit

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmdb import __version__
+from gemmdb.errors import TableError
 from gemmdb.hit import Hit, Range
-from gemmdb.inductor.decide import legality
+from gemmdb.inductor.decide import legality, uncompiled
 from gemmdb.inductor.decide.session import Mode, Session
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.kernels.config import Config
@@ -25,6 +26,30 @@ from gemmdb.table.catalog import Catalog, written
 
 if TYPE_CHECKING:
     from gemmdb.table.reader import Table
+
+MOST_HITS = 4_096
+"""Most hits that a session remembers. More are forgotten together."""
+
+
+class Memory:
+    """Hits of earlier compiles, by what was asked under which policy. An engine compiles a model in pieces, which ask
+    for the same GEMMs; a range of M takes a tenth of a second each time. They hold as long as the tables have the same
+    rows and no other kernel has failed to compile."""
+
+    def __init__(self) -> None:
+        self._found: tuple[object, dict[object, Hit]] = None, {}
+
+    def of(self, catalog: Catalog) -> dict[object, Hit]:
+        """Return the hits that hold for the tables of a catalog, to read and to add to."""
+        try:
+            now = [table.state() for table in catalog.tables], uncompiled.known()
+        except TableError:  # A lookup skips a broken table, and says so.
+            return {}
+        before, found = self._found
+        if now != before or len(found) > MOST_HITS:
+            found = {}
+            self._found = now, found
+        return found
 
 
 class TableSession(Session):
@@ -48,6 +73,7 @@ class TableSession(Session):
         }
         self._complete = self._settings.frozen or self._has_user_table()
         self._catalog = self._load()
+        self._memory = Memory()
         identity = f"{policy.text} catalog={self._catalog.identity()} kernels={prebuilt.identity()}"
         super().__init__(policy, identity, self._settings.user_table)
 
@@ -110,8 +136,14 @@ class TableSession(Session):
         return written(self._settings.user_table)
 
     def _answer(self, query: Query, policy: Policy) -> Hit | None:
-        excluded = partial(legality.process_rejection, query)
-        return answer(query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded)
+        catalog, policy = self.catalog(), self._applied(query, policy)
+        known, asked = self._memory.of(catalog), (query.key, policy)
+        if (hit := known.get(asked)) is None:
+            excluded = partial(legality.process_rejection, query)
+            hit = answer(query, catalog, policy, installed(query.device.kind), excluded)
+            if hit is not None:
+                known[asked] = hit
+        return hit
 
     def _applied(self, query: Query, policy: Policy) -> Policy:
         """Return the policy for one query."""
