@@ -23,7 +23,7 @@ from gemmdb.settings import Policy, Settings
 from gemmdb.table.admission import digest_of
 from gemmdb.table.catalog import Catalog, Source
 from gemmdb.table.reader import Table
-from gemmdb.tune.running import STOPPED_CODES, Say, run
+from gemmdb.tune.running import Say, run
 from gemmdb.workload.entries import Workload
 
 LIST, PACKED, MEASURED = "frozen.sha256", "frozen.db", "table.db"
@@ -59,9 +59,9 @@ def settle(command: Sequence[str], table: Path, say: Say, stdout: int | None = N
         ended = run(command, table, "settle", environment, stdout)
         if ended.failures:
             raise InputError(f"the program cannot be timed: {ended.failures[0]}")
-        if ended.exit_code in STOPPED_CODES[1:] and _state(table) == before:
+        if ended.stopped and _state(table) == before:
             raise KeyboardInterrupt
-        if ended.exit_code not in STOPPED_CODES:
+        if ended.failed:
             raise InputError(f"the program ended with exit code {ended.exit_code}; it has to run without an error")
         if _state(table) == before:
             return number

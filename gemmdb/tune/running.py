@@ -15,8 +15,8 @@ from types import FrameType, MappingProxyType
 from gemmdb.errors import InputError
 
 STARTUP = Path(__file__).with_name("startup.py")
-STOPPED_CODES = (0, 130, 143)
-"""Accepted exit codes: success, or stopped by Ctrl-C or SIGTERM, as servers are."""
+STOPPED_CODES = (130, 143)
+"""Exit codes of a program that Ctrl-C or SIGTERM stopped, as they stop servers."""
 Say = Callable[[str], None]
 _SHELL_SIGNAL_BASE = 128
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -26,12 +26,24 @@ _WAIT_S = 3600.0
 @dataclass(frozen=True)
 class Recorded:
     """The result of a run: the command's exit code (128 + n after signal n), the number of Python processes started,
-    the number that imported torch, and why recording failed to start, one line per process."""
+    the number that imported torch, and why recording failed to start, one line per process. `signalled`: whether a
+    signal to end came meanwhile, such as Ctrl-C."""
 
     exit_code: int
     pythons: int
     torches: int
     failures: tuple[str, ...]
+    signalled: bool = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the user stopped the command. A program that was compiling may then end with any exit code."""
+        return self.exit_code in STOPPED_CODES or (self.signalled and self.exit_code != 0)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the command ended with an error of its own."""
+        return self.exit_code != 0 and not self.stopped
 
     @property
     def obstacle(self) -> str:
@@ -68,13 +80,15 @@ def run(
         (folder / "target").write_text(f"{what}\n{target.absolute()}")
         former = os.environ.get("PYTHONPATH")
         path = f"{folder}{os.pathsep}{former}" if former else str(folder)
-        exit_code = _run(command, {**os.environ, "PYTHONPATH": path, **environment}, stdout)
+        exit_code, signalled = _run(command, {**os.environ, "PYTHONPATH": path, **environment}, stdout)
         failures = tuple(path.read_text() for path in sorted(folder.glob("failed-*")))
-        return Recorded(exit_code, len(list(folder.glob("python-*"))), len(list(folder.glob("torch-*"))), failures)
+        pythons, torches = (len(list(folder.glob(f"{kind}-*"))) for kind in ("python", "torch"))
+        return Recorded(exit_code, pythons, torches, failures, signalled)
 
 
-def _run(command: Sequence[str], environment: dict[str, str], stdout: int | None) -> int:
-    with _signals_passed_on() as pass_to:
+def _run(command: Sequence[str], environment: dict[str, str], stdout: int | None) -> tuple[int, bool]:
+    """Return the command's exit code, and whether a signal to end came meanwhile."""
+    with _signals_passed_on() as (pass_to, came):
         try:
             child = subprocess.Popen(command, env=environment, stdout=stdout)
         except OSError as error:
@@ -87,17 +101,19 @@ def _run(command: Sequence[str], environment: dict[str, str], stdout: int | None
         while code is None:
             with suppress(subprocess.TimeoutExpired):
                 code = child.wait(timeout=_WAIT_S)
-    return code if code >= 0 else _SHELL_SIGNAL_BASE - code
+    return code if code >= 0 else _SHELL_SIGNAL_BASE - code, bool(came)
 
 
 @contextmanager
-def _signals_passed_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+def _signals_passed_on() -> Iterator[tuple[Callable[[subprocess.Popen[bytes]], None], Sequence[int]]]:
     """Inside the block, signals go to a child instead of ending this process, so that the result can be reported.
-    Yields a function that sets the child; signals that arrive earlier are queued for it."""
+    Yields a function that sets the child, and the signals so far; those that arrive earlier are queued for it."""
     children: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
+    came: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
         if not children:
             early.append(number)
         elif not (number == signal.SIGINT and _in_foreground()):
@@ -110,7 +126,7 @@ def _signals_passed_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
 
     former = {number: signal.signal(number, forward) for number in _PASSED_ON}
     try:
-        yield pass_to
+        yield pass_to, came
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -18,7 +18,7 @@ from gemmdb.report.workload import WorkloadReport
 from gemmdb.tune import gained as gains
 from gemmdb.tune import runs
 from gemmdb.tune.gained import Gained
-from gemmdb.tune.running import STOPPED_CODES, Say, run
+from gemmdb.tune.running import Say, run
 from gemmdb.tune.state import State
 
 TABLES = "GEMMDB_TABLES"
@@ -139,9 +139,9 @@ class Timing:
             ended = run(state.command, Path(folder), what, environment(self.table), self.stdout)
             if ended.failures:
                 raise InputError(f"the program cannot be timed: {ended.failures[0]}")
-            if ended.exit_code in STOPPED_CODES[1:] and not state.stopped:
+            if ended.stopped and not state.stopped:
                 raise KeyboardInterrupt
-            if ended.exit_code not in STOPPED_CODES:
+            if ended.failed:
                 raise InputError(f"{what} gemmdb the program ended with exit code {ended.exit_code}")
             return gains.read(Path(folder))
 

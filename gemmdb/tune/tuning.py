@@ -24,7 +24,7 @@ from gemmdb.tune import plan as plans
 from gemmdb.tune import timing
 from gemmdb.tune.gained import Gained
 from gemmdb.tune.plan import Plan
-from gemmdb.tune.running import STOPPED_CODES, Say, run
+from gemmdb.tune.running import Say, run
 from gemmdb.tune.state import State, open_folder, scripts
 from gemmdb.workload import entries
 from gemmdb.workload.entries import Workload
@@ -120,18 +120,18 @@ class Tuning:
         begun, before, state.scripts = monotonic(), load.reading(), scripts(state.command)
         found = run(state.command, state.workload, stdout=self._request.stdout)
         took_s, busy = monotonic() - begun, load.between(before, load.reading())
-        if found.exit_code not in STOPPED_CODES:
+        if found.failed:
             raise InputError(f"the program ended with exit code {found.exit_code}; it has to run without an error")
-        if not state.workload.exists() and found.exit_code in STOPPED_CODES[1:]:
+        if not state.workload.exists() and found.stopped:
             self._say(f"nothing was recorded: {found.obstacle}")
             raise KeyboardInterrupt
         if not state.workload.exists():
             raise InputError(f"nothing was recorded: {found.obstacle}")
-        state.recorded, state.stopped = True, bool(found.exit_code)
+        state.recorded, state.stopped = True, found.stopped
         state.run_s = took_s / (busy.slowdown if busy else 1.0)
         state.save()
-        if found.exit_code:
-            self._say(f"the program ended with exit code {found.exit_code}")
+        if found.stopped:
+            self._say("the program was stopped: what it compiled is recorded, and tune goes on; Ctrl-C stops it, too")
 
     def plan(self, workload: Workload) -> Tuned:
         """Plan the build and check the current coverage. Raises TableError for a file that is not a table."""

@@ -101,6 +101,16 @@ def test_ctrl_c_before_the_program_compiles_anything_is_an_interrupt(gemmdb):
     assert "interrupted" in done.err.splitlines()[-1]
 
 
+def test_a_program_that_ctrl_c_ends_with_its_own_exit_code_was_interrupted(gemmdb):
+    """As a compile does that turns the interrupt into an error of its own. Ctrl-C reaches both."""
+    stopped = "import os, time; os.kill(os.getppid(), 2); time.sleep(60)"
+    program = f"try:\n    exec({stopped!r})\nexcept KeyboardInterrupt:\n    raise SystemExit(1)"
+    done = gemmdb("tune", "--", sys.executable, "-c", program)
+    assert done.code == 130, done.err
+    assert "it has to run without an error" not in done.err
+    assert "interrupted" in done.err.splitlines()[-1]
+
+
 def test_a_plan_of_what_was_recorded_before(gemmdb, table):
     """One of the GEMMs that miss cannot gain. The program is not run, and nothing is built."""
     device = DEVICE.text
