@@ -41,8 +41,9 @@ class Pulse:
         if unknown."""
         with self._lock:
             self._ends = None if left_s is None else monotonic() + left_s
-            if words != self._words:
-                self._words, self._began = words, monotonic()
+            if words.partition(":")[0] != self._words.partition(":")[0]:  # Details may follow, as what it waits for.
+                self._began = monotonic()
+            self._words = words
             if aloud:
                 self._note(words)
 
@@ -93,12 +94,13 @@ class BuildProgress:
     def update(self, state: State) -> None:
         """Show `state`. The first one with work to do also prints how much there is and how long it may take."""
         text = state.phase if state.current is None else f"{state.phase} {sizes(state)}"
-        self._bar.update(self._task, total=state.total, completed=state.done, description=text, left=left(state.eta_s))
+        left_s = None if state.phase.startswith("waiting for") else state.eta_s  # Nobody knows how long others go on.
+        self._bar.update(self._task, total=state.total, completed=state.done, description=text, left=left(left_s))
         if state.phase == "starting" and state.total > state.done:
             work = f"{count(state.total - state.done, 'problem')} to measure"
             note(", ".join(filter(None, (work, takes(state), beside(state.slower)))))
         words = f"{state.done}/{state.total} problems, {text}"
-        self._pulse.begin(words, aloud=False, left_s=state.eta_s)
+        self._pulse.begin(words, aloud=False, left_s=left_s)
 
 
 def sizes(state: State) -> str:

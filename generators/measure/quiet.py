@@ -106,7 +106,7 @@ def idle(backend: Backend, limit_s: float, say: Callable[[str], None] = silent) 
     `Backend.occupied`), empty if there is none."""
     until = monotonic() + limit_s
     while (busy := backend.occupied()) and monotonic() < until:
-        say(f"{WAITING_TEXT}: {busy}")
+        say(f"{WAITING_TEXT}, at most {limit_s:.0f} s: {busy}")
         sleep(min(POLL_S, max(until - monotonic(), 0.0)))
     return busy
 

@@ -164,6 +164,17 @@ def test_a_long_phase_says_how_long_it_lasts(capsys, monkeypatch):
     assert (first, second) == ("gemmdb: compiling", "gemmdb: compiling (60 s so far)")
 
 
+def test_waiting_says_for_how_long_it_has_waited_and_promises_no_end(capsys, monkeypatch):
+    monkeypatch.setattr("gemmdb.cli.progress.QUIET_SECONDS", 0.1)
+    with BuildProgress() as progress:
+        for program in ("sh 1.0", "cc1plus 0.9"):  # It is a step, whatever program is busy.
+            progress.update(State(3, 0, 0, f"waiting for a quiet machine, at most 60 s: {program}", None, 37.0))
+            progress._pulse._began -= 20
+        time.sleep(0.3)
+    said = "gemmdb: 0/3 problems, waiting for a quiet machine, at most 60 s: cc1plus 0.9 (40 s so far)"
+    assert capsys.readouterr().err.splitlines()[0] == said
+
+
 def test_progress_begins_with_an_estimate(capsys):
     with BuildProgress() as progress:
         progress.update(State(10, 4, 4, eta_s=90.0))
