@@ -108,6 +108,10 @@ def compare(
             say_gemms(found.products, wide)
     if found.error and not found.kernels:
         note("ATen runs every GEMM on both sides, so the difference is not from a kernel of gemmdb")
+    from gemmdb.inductor.observe.stats import respelled
+
+    if changed := respelled((one.get("note", ""), int(one["count"])) for one in found.products):
+        note(changed)
     if found.repeated:
         note(f"two calls of default mode differ by {found.repeated:.2g} themselves")
     if not isfinite(found.error):
@@ -128,12 +132,12 @@ def compare(
 
 
 def _kernels(other: int, gemms: int) -> str:
-    """`other`: how many of the distinct GEMMs another kernel than ATen's runs."""
+    """`other`: how many of the distinct GEMMs another kernel than ATen's default runs."""
     if not gemms:
         return "no GEMM in the compiled graphs"
     if not other:
         return f"ATen runs {'the only GEMM' if gemms == 1 else f'all {gemms} GEMMs'}"
-    return f"{other} of {count(gemms, 'distinct GEMM')} not run by ATen"
+    return f"{other} of {count(gemms, 'distinct GEMM')} not run as in default mode"
 
 
 def steps(found: Comparison, script: Path, calls: int) -> tuple[Advice, ...]:

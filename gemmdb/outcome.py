@@ -23,6 +23,9 @@ NOTHING_FASTER = "nothing measured is faster"
 NOTHING_EXPECTED = "no kernel is expected to be faster"
 NO_TABLE = "no table answers"
 DISTURBED = "it was timed only while other programs kept the machine busy"
+RESPELLED = "the program's own spelling would run a cast and a GEMM: no table says how much this gains over that"
+"""Part of the note on a GEMM that runs what ATen stands for in the tables, where default mode would run something else
+of ATen's."""
 _UNMEASURED_SIZE = "no measured or near answer"
 NOT_CONFIRMED = "not confirmed: "
 """How a note begins that says why a config was not confirmed."""
@@ -93,12 +96,13 @@ def of(
 ) -> Outcome:
     """Return the outcome of an answer: its rung (`aten` for a miss, `live`, `forced`, `uncovered`), the canonical text
     of the config that runs, and the note and evidence of an event. A config of max_autotune's search counts as tuned,
-    and a forced one as one of a table. `disturbed`: the time was taken only on a busy machine. Such
-    times decide nothing against ATen, so they say nothing for it."""
+    and a forced one as one of a table. A note with RESPELLED stands for ATen. `disturbed`: the time was
+    taken only on a busy machine. Such times decide nothing against ATen, so they say nothing for it."""
     if rung == "uncovered":
         return Outcome(Kind.NOT_HANDLED, note)
-    if config == ATEN.text and "kernels" not in evidence:
-        found = _of_aten(rung, note, evidence)
+    respelled = RESPELLED in note
+    if (config == ATEN.text or respelled) and "kernels" not in evidence:
+        found = _of_aten(rung, note.replace(RESPELLED, "").removesuffix("; "), evidence)
         return Outcome(Kind.ATEN_UNKNOWN, DISTURBED) if disturbed and found.kind is Kind.ATEN_BEST else found
     if rung in ("live", "aten"):
         return Outcome(Kind.TUNED)

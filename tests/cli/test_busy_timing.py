@@ -67,7 +67,7 @@ def test_compare_stops_where_nobody_can_be_asked(gemmdb, served, monkeypatch, fl
     done = gemmdb("compare", "model.py", "--calls", "1", *flags)
     assert done.code == 1
     assert done.out.startswith(
-        "gain     cannot tell, nothing was timed\nkernels  1 of 1 distinct GEMM not run by ATen\n"
+        "gain     cannot tell, nothing was timed\nkernels  1 of 1 distinct GEMM not run as in default mode\n"
     )
     assert done.err.splitlines()[-2:] == [
         "gemmdb: wait until the others end: gemmdb compare model.py --calls 1 --wait 1h",

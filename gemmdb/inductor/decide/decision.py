@@ -26,7 +26,8 @@ class Decision:
     cannot be lowered, and `config` is ATen instead. `instead`: the decision for a config that has to be confirmed,
     unless it is. `engine_op`: the engine's operator whose call the GEMM is; its config is compared with that operator
     instead of ATen. `reorders`: the GEMM takes the columns of its activation in an order, which costs time that no row
-    has.
+    has. `respelled`: the GEMM was rewritten from a spelling of which default mode does not make what ATen stands for in
+    the tables.
     """
 
     session: Session
@@ -39,6 +40,7 @@ class Decision:
     instead: Decision | None = field(default=None, compare=False, repr=False)
     engine_op: str = ""
     reorders: bool = False
+    respelled: bool = False
     entry: object = field(default_factory=object, compare=False, repr=False)
 
     @property

@@ -12,6 +12,7 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.outcome import RESPELLED
 from gemmdb.rejected import Rejected
 
 
@@ -24,9 +25,28 @@ def refuse(decision: Decision, why: str | Rejected) -> None:
     if not decision.is_branch:
         JOURNAL.correct(decision.entry, lambda event: _unanswered(event.refused(why)))
         return
+    JOURNAL.correct(decision.entry, lambda event: _noted(event, _of_rows(decision, why)))
+
+
+def respelled(decision: Decision, config: Config) -> None:
+    """Record that `config`, which ATen stands for in the tables, is lowered in place of the program's own spelling. It
+    takes the time of the table's ATen, which is not that of default mode."""
+
+    def changed(event: Event) -> Event:
+        note = _of_rows(decision, RESPELLED) if decision.is_branch else RESPELLED
+        event = event if RESPELLED in event.note else _noted(event, note)
+        return replace(event, config=config.text, speedup=None) if event.config == ATEN.text else event
+
+    JOURNAL.correct(decision.entry, changed)
+
+
+def _of_rows(decision: Decision, why: str | Rejected) -> str:
     low, high = decision.query.ranges["m"]
-    note = f"m from {low} to {'any' if high is None else high}: {why}"
-    JOURNAL.correct(decision.entry, lambda event: replace(event, note=f"{event.note}; {note}" if event.note else note))
+    return f"m from {low} to {'any' if high is None else high}: {why}"
+
+
+def _noted(event: Event, note: str) -> Event:
+    return replace(event, note=f"{event.note}; {note}" if event.note else note)
 
 
 def replaced(decision: Decision, again: Decision) -> None:

@@ -146,7 +146,10 @@ class PostGradPass:
             return None
         if gemm is None:
             return None
-        decision = replace(deciding.decide(self.session, gemm.query), reorders=linears.reorders(node))
+        decision = replace(
+            deciding.decide(self.session, gemm.query), reorders=linears.reorders(node),
+            respelled=node.meta.get(mixed.RESPELLED, False),
+        )  # fmt: skip
         event = decision.event
         if decision.config is None and gemm.guessed:
             # Inductor would time it at its own size hint, and the rows would be stored under ours.

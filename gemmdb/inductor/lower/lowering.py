@@ -20,6 +20,7 @@ from gemmdb.inductor.match.spelling import SPELLING, Spelling
 from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.lookup import lowering
 
 aten = torch.ops.aten
 _OWN = ("engine_mm", "mixed_mm", "int4_mm", "int_mm_scaled", "mm_activation")
@@ -163,6 +164,8 @@ def _mixed_of_aten(decision: Decision | None, a: Any, w: Any, scale: Any, scale_
             return inductor_ops.cast_weight(a, w, cast, scale_first)
         return inlining.lowered(spelling.graph, [a, w, *([] if scale is None else [scale])], spelling.constants)
     JOURNAL.bound |= decision.problem.constant  # Another model's weight may be misaligned.
+    if decision.respelled:
+        outcome.respelled(decision, lowering.WEIGHT_ONLY)
     return inductor_ops.weight_only(a, weight, cast, "aten")
 
 

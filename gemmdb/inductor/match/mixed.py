@@ -23,6 +23,8 @@ _CAST = torch.ops.prims.convert_element_type.default
 _TRANSPOSES = (aten.t.default, aten.permute.default)
 _WEIGHTS = (torch.int8, torch.uint8)
 _GPUS = ("cuda",)
+RESPELLED = "gemmdb_respelled"
+"""Key in the metadata of our operator's node: Inductor's weight-only pattern misses the program's spelling."""
 
 
 @dataclass
@@ -257,6 +259,7 @@ def _replacement(graph: Any, found: Mixed) -> Any:
         if node.target is aten.bmm.default:
             a = fx.call(graph, aten.reshape.default, (a, [-1, fx.size(graph, a, 2)]), node.meta)
         result = fx.call(graph, ops.overload("mixed_mm"), (a, weight, *scale), node.meta)
+        result.meta[RESPELLED] = not found.packed_by_inductor
         if found.multiply is None and found.factor is None and node.target is not aten.bmm.default:
             result.meta[SPELLING] = spelled(node, a, node.args[-1], parts)
         if found.factor is not None:

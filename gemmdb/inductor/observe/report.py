@@ -20,6 +20,7 @@ from gemmdb.inductor.observe.stats import (
     failures,
     kernel_name,
     not_handled,
+    respelled,
     shortened,
     stats,
     tune_line,
@@ -191,6 +192,9 @@ def _lines(of: Report) -> Iterator[str]:
         yield _expected(of)
         yield ""
         yield from _table(of)
+    if changed := respelled((one.why, one.count) for one in of.products):
+        yield ""
+        yield changed
     if of.may_save_us:
         yield ""
         yield (

@@ -17,6 +17,7 @@ from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels import names
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
+from gemmdb.outcome import RESPELLED
 from gemmdb.phases import PHASES
 
 MAX_SHOWN = 50
@@ -185,6 +186,14 @@ def failures(errors: Iterable[str]) -> Iterator[str]:
     """Format one line per failure inside gemmdb."""
     for error in errors:
         yield f"failure inside gemmdb (the compile continued without it): {shortened(error)}"
+
+
+def respelled(events: Iterable[tuple[str, int]]) -> str:
+    """Format how many GEMMs run what ATen stands for in the tables, and not as the program spells them; empty if none
+    does. `events`: pairs of a note and the number of GEMMs with it."""
+    number = sum(count for note, count in events if RESPELLED in note)
+    verb = "runs" if number == 1 else "run"
+    return f"{counted(number, 'GEMM')} {verb} ATen's weight-only kernel; {RESPELLED}" if number else ""
 
 
 def tune_line() -> str:

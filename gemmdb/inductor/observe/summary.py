@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
-from gemmdb.inductor.observe.stats import aligned, counted, failures, not_handled, shortened, tune_line
+from gemmdb.inductor.observe.stats import aligned, counted, failures, not_handled, respelled, shortened, tune_line
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -72,8 +72,8 @@ class Product:
 class Summary:
     """A summary of the compiles, to print or to read: answers by outcome; GEMMs that gain, largest gain first; GEMMs
     of which nothing is known, largest estimated saving first; GEMMs whose kernel was refused; names of GEMMs that
-    gemmdb does not handle; failures inside gemmdb; GEMMs that only ATen can run; GEMMs that Inductor autotunes. A call
-    counts every graph once."""
+    gemmdb does not handle; failures inside gemmdb; GEMMs that only ATen can run; GEMMs that Inductor autotunes; a
+    sentence on those that run ATen's kernel in place of the program's spelling. A call counts every graph once."""
 
     graphs: int = 0
     answers: Sequence[Answers] = ()
@@ -84,6 +84,7 @@ class Summary:
     errors: Sequence[str] = ()
     alone: Sequence[Product] = ()
     searched: Sequence[Product] = ()
+    respelled: str = ""
 
     @property
     def total(self) -> Answers:
@@ -153,6 +154,7 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
         tuple(sorted(gains, key=lambda one: -(one.us or 0.0))),
         tuple(sorted(missed, key=lambda one: (-(one.us or 0.0), one.problem))),
         tuple(refused), dict(uncovered), tuple(errors), tuple(alone), tuple(searched),
+        respelled((one.note, len(same)) for same in alike.values() for one in same[:1]),
     )  # fmt: skip
 
 
@@ -224,6 +226,9 @@ def _lines(of: Summary) -> Iterator[str]:
     for why in dict.fromkeys(one.why for one in of.alone):
         title = str(Outcome(Kind.ATEN_REFUSED, shortened(why)))
         yield from _listed(title, [replace(one, why="") for one in of.alone if one.why == why])
+    if of.respelled:
+        yield ""
+        yield of.respelled
     if of.uncovered:
         yield ""
         yield f"not handled by gemmdb: {not_handled(of.uncovered)}"
