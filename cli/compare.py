@@ -32,6 +32,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import over_sizes
 from gemmdb.outcome import Kind, Outcome
+from gemmdb.settings import DISABLED, Settings
 from gemmdb.table.stats import Gain
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def compare(
     """
     require("torch", "this command", "torch")
     limit_s = patience(wait)  # Refuses a wrong one before the script runs.
+    if Settings.read().disabled:
+        raise InputError(f"nothing can be compared while {DISABLED}; unset it for this command")
     with _importable(script), Pulse() as pulse:
         pulse.begin(f"running {script}", aloud=False)
         model, inputs = _loaded(script)

@@ -16,7 +16,6 @@ from gemmdb.cli.output import count, microseconds, note, say
 from gemmdb.errors import InputError
 from gemmdb.files import check_appendable, check_target
 from gemmdb.lookup.environment import current_catalog
-from gemmdb.settings import Settings
 from gemmdb.table.stats import Gain
 from gemmdb.tune.running import Recorded, run
 from gemmdb.workload import entries
@@ -48,8 +47,7 @@ def record(
     recorded = _run(command, out)
     after, unsupported = _in_workload(out)
     if after == before == 0 and not unsupported:
-        obstacle = "GEMMDB_DISABLE is set" if Settings.read().disabled else recorded.obstacle
-        note(f"nothing was recorded: {obstacle}")
+        note(f"nothing was recorded: {recorded.obstacle}")
     else:
         new = f", {after - before} of them new" if before else ""
         named = f"; not handled: {', '.join(unsupported)}" if unsupported else ""

@@ -40,6 +40,8 @@ ENVIRONMENT = {
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 CHOICES = {"GEMMDB_ON_MISS": ON_MISS, "GEMMDB_CONFIRM": ("0", "1"), "GEMMDB_LOG": LEVELS}
 """The values of the variables that have few."""
+DISABLED = "GEMMDB_DISABLE is set"
+"""Why gemmdb does nothing."""
 _named: set[str] = set()
 """Unknown variables that this process has named."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 
 from gemmdb.errors import InputError
+from gemmdb.settings import DISABLED, Settings
 
 STARTUP = Path(__file__).with_name("startup.py")
 STOPPED_CODES = (130, 143)
@@ -48,6 +49,8 @@ class Recorded:
     @property
     def obstacle(self) -> str:
         """Return why a run recorded nothing."""
+        if Settings.read().disabled:
+            return f"{DISABLED}; unset it for this command"
         if self.failures:
             return f"recording could not start in {self.failures[0]}"
         if not self.pythons:

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 from gemmdb.cli.advice import Act
 from gemmdb.cli.compare import say_gemms, steps
+from gemmdb.errors import InputError
 from gemmdb.inductor.entry.comparison import Comparison
 from gemmdb.outcome import DISTURBED
 
@@ -69,6 +70,17 @@ def test_a_script_that_does_not_help(gemmdb, script: Path, text: str | None, mes
 def test_a_wrong_option_is_refused_before_the_script_runs(gemmdb, script: Path) -> None:
     script.write_text("raise ValueError('it ran')\nmodel, inputs = print, ()")
     gemmdb("compare", str(script), "--wait", "never").refused("--wait 'never': a time such as 90s, 10m or 1h30m")
+
+
+def test_nothing_is_compared_while_gemmdb_is_disabled(gemmdb, script: Path, monkeypatch) -> None:
+    """Both sides would be default mode."""
+    monkeypatch.setenv("GEMMDB_DISABLE", "1")
+    script.write_text("raise ValueError('it ran')\nmodel, inputs = print, ()")
+    gemmdb("compare", str(script)).refused("nothing can be compared while GEMMDB_DISABLE is set; unset it")
+    from gemmdb.inductor.entry import compare
+
+    with pytest.raises(InputError, match="nothing can be compared while GEMMDB_DISABLE is set"):
+        compare.compare(abs, 1)
 
 
 def test_a_model_may_import_what_lies_beside_it_when_it_is_called(gemmdb, script: Path) -> None:

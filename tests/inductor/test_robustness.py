@@ -113,6 +113,8 @@ def test_disable_by_environment(kit, monkeypatch):
     monkeypatch.setenv("GEMMDB_DISABLE", "1")
     stats = kit.forced(raising(AssertionError("asked although disabled")), torch.matmul, X, W)
     assert (stats["products"], stats["errors"]) == ([], [])
+    for text in (str(gemmdb.inductor.summary()), str(gemmdb.inductor.report())):
+        assert "nothing was compiled with gemmdb: GEMMDB_DISABLE is set; unset it" in text
 
 
 def test_a_disabled_backend_looks_at_no_table_file(kit, monkeypatch):

@@ -25,7 +25,7 @@ from gemmdb.inductor.entry.enable import install, policy_of
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.inductor.observe.stats import reset_stats, stats
 from gemmdb.kernels.config import ATEN
-from gemmdb.settings import Settings
+from gemmdb.settings import DISABLED, Settings
 from gemmdb.table.measurement import NOISY
 from gemmdb.table.stats import Span, gain, span
 
@@ -56,9 +56,12 @@ def compare(
     `inputs`: the arguments of `model`, or a single tuple or list of them. If a model's only argument is a list, wrap it
     in a tuple. `kwargs`: its keyword arguments. `say` is called with a short message at each step. `wait_s`: how many
     seconds to wait for a quiet machine, None for QUIET_TIMEOUT_S. `measures`: whether to time nevertheless if other
-    programs still use it; if not, the result says so. Raises InputError for `calls` below 1."""
+    programs still use it; if not, the result says so. Raises InputError for `calls` below 1, and while GEMMDB_DISABLE
+    is set."""
     if calls < 1:
         raise InputError(f"compare: calls must be at least 1, got {calls!r}")
+    if Settings.read().disabled:
+        raise InputError(f"nothing can be compared while {DISABLED}")
     if len(inputs) == 1 and isinstance(inputs[0], (tuple, list)):
         inputs = tuple(inputs[0])
     model = functools.partial(model, **kwargs) if kwargs else model

@@ -20,6 +20,7 @@ from gemmdb.inductor.observe.stats import (
     failures,
     kernel_name,
     not_handled,
+    nothing,
     respelled,
     shortened,
     stats,
@@ -186,7 +187,7 @@ def _served(one: Mapping[str, Any]) -> Served | None:
 def _lines(of: Report) -> Iterator[str]:
     graphs, products = counted(of.graphs, "graph"), sum(one.count for one in of.products)
     if not products:
-        yield f"gemmdb: {of.name}: no GEMM that gemmdb handles was compiled"
+        yield f"gemmdb: {of.name}: {nothing('no GEMM that gemmdb handles was compiled')}"
     else:
         yield f"gemmdb: {of.name}: {graphs} with {counted(products, 'GEMM')}"
         yield _expected(of)

@@ -19,6 +19,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
 from gemmdb.outcome import RESPELLED
 from gemmdb.phases import PHASES
+from gemmdb.settings import DISABLED, Settings
 
 MAX_SHOWN = 50
 """Maximum number of GEMMs listed in a notebook; the rest are only counted."""
@@ -186,6 +187,11 @@ def failures(errors: Iterable[str]) -> Iterator[str]:
     """Format one line per failure inside gemmdb."""
     for error in errors:
         yield f"failure inside gemmdb (the compile continued without it): {shortened(error)}"
+
+
+def nothing(words: str) -> str:
+    """Return why there is nothing to show: `words`, or that gemmdb is disabled."""
+    return f"nothing was compiled with gemmdb: {DISABLED}; unset it" if Settings.read().disabled else words
 
 
 def respelled(events: Iterable[tuple[str, int]]) -> str:

@@ -11,7 +11,16 @@ from html import escape
 from typing import Any
 
 from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
-from gemmdb.inductor.observe.stats import aligned, counted, failures, not_handled, respelled, shortened, tune_line
+from gemmdb.inductor.observe.stats import (
+    aligned,
+    counted,
+    failures,
+    not_handled,
+    nothing,
+    respelled,
+    shortened,
+    tune_line,
+)
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -206,7 +215,7 @@ def _outcomes(of: Summary) -> str:
 
 def _lines(of: Summary) -> Iterator[str]:
     if not of.graphs:
-        yield "gemmdb: no graph with a GEMM was compiled"
+        yield f"gemmdb: {nothing('no graph with a GEMM was compiled')}"
     else:
         yield f"gemmdb: {counted(of.graphs, 'graph')} with {counted(of.total.count, 'GEMM')}"
     if of.total.timed:
