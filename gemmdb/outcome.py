@@ -133,8 +133,8 @@ def _of_aten(rung: str, note: str, evidence: Mapping[str, Any]) -> Outcome:
     if note and not (rung in ("exact", "live") and _is_pick(evidence)):
         gave_up = note.startswith(_GAVE_UP) and rung != "exact"
         return Outcome(Kind.ATEN_UNKNOWN if gave_up else Kind.ATEN_REFUSED, first)
-    if refusal := _refusal(evidence):
-        return Outcome(Kind.ATEN_REFUSED, refusal)
+    if why := refusal(evidence):
+        return Outcome(Kind.ATEN_REFUSED, why)
     reason = str(evidence.get("reason", ""))
     if rung == "model" or reason.startswith(_UNMEASURED_SIZE):
         return Outcome(Kind.ATEN_UNKNOWN, reason or _held_back(evidence) or NO_TABLE)
@@ -148,18 +148,18 @@ def left_out(evidence: Mapping[str, Any]) -> str:
     return next((f"{_kernel(config)}: {why}" for config, why in evidence.get("left_out", {}).items()), "")
 
 
-def _is_pick(evidence: Mapping[str, Any]) -> bool:
-    """Whether ATen is what the evidence says, so that a note tells something else."""
-    return evidence.get("pick", ATEN.text) == ATEN.text or "held_back" in evidence
-
-
-def _refusal(evidence: Mapping[str, Any]) -> str:
+def refusal(evidence: Mapping[str, Any]) -> str:
     """Return why the lookup refused the config that it would have served; empty if it refused none."""
     if why := evidence.get("why"):
         return str(why)
     if refused := evidence.get("refused"):
         return f"{_kernel(refused[0]['config'])}: {refused[0]['reason']}"
     return left_out(evidence)
+
+
+def _is_pick(evidence: Mapping[str, Any]) -> bool:
+    """Whether ATen is what the evidence says, so that a note tells something else."""
+    return evidence.get("pick", ATEN.text) == ATEN.text or "held_back" in evidence
 
 
 def _held_back(evidence: Mapping[str, Any], gains: str = "gains") -> str:

@@ -80,6 +80,7 @@ def test_a_refused_kernel_leaves_the_weight_only_one(kit, table):
     assert code.count(PACK) == 1
     entry = kit.only()
     assert (entry["config"], entry["speedup_vs_aten"]) == (kit.INT8PACK.text, None)
+    assert entry["note"] == f"cpp:packed_gemm: denied by the policy: cpp; {RESPELLED}"
     assert (entry["outcome"], entry["why"]) == ("ATen (refused)", "cpp:packed_gemm: denied by the policy: cpp")
 
 

@@ -16,7 +16,7 @@ from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Query
 from gemmdb.lookup import disturbed, lowering, slow_calls
-from gemmdb.outcome import left_out
+from gemmdb.outcome import left_out, refusal
 from gemmdb.phases import PHASES
 from gemmdb.rejected import Rejected
 
@@ -71,7 +71,7 @@ def decide_again(decision: Decision, mode: Mode, note: str) -> Decision:
     config = ATEN
     if hit is not None and not hit.branches and _rejection(decision.session, query, hit) is None:
         config, event = hit.config, event.answered(hit)
-        note = "; ".join(filter(None, (note, left_out(hit.evidence))))
+        note = "; ".join(filter(None, (note, _refused(hit))))
     return replace(decision, config=config, event=replace(event, note=note))
 
 
@@ -162,7 +162,12 @@ def _answered(session: Session, query: Query, hit: Hit) -> Decision:
     event = replace(_event(query).answered(hit), disturbed=disturbed(hit, query, session.tables()))
     if rejected := _rejection(session, query, hit):
         return _with_aten(session, query, event, rejected)
-    return Decision(session, query, hit.config, replace(event, note=left_out(hit.evidence)), hit.branches)
+    return Decision(session, query, hit.config, replace(event, note=_refused(hit)), hit.branches)
+
+
+def _refused(hit: Hit) -> str:
+    """Return why a hit is not what its tables would have served; empty if it is."""
+    return refusal(hit.evidence) if hit.config == ATEN and not hit.branches else left_out(hit.evidence)
 
 
 def _rejection(session: Session, query: Query, hit: Hit) -> Rejected | None:
