@@ -19,6 +19,7 @@ from gemmdb.cli.busy import PASTED_WAIT, AskOption, again, patience
 from gemmdb.cli.options import JsonFlag, require, takes
 from gemmdb.cli.output import note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
+from gemmdb.files import check_folder
 
 if TYPE_CHECKING:
     from gemmdb.cli.build_summary import Summary
@@ -85,7 +86,9 @@ class BuildOptions:
     as_json: JsonFlag = False
 
     def request(self) -> BuildRequest:
-        """The request for the library."""
+        """The request for the library. Raises InputError for a table in a missing folder."""
+        if self.out is not None:
+            check_folder(self.out)
         from gemmdb.generators.build.build import BuildRequest
 
         return BuildRequest(

@@ -46,12 +46,17 @@ def check_target(out: Path) -> None:
     if _is_stream(out):
         writable = os.access(out, os.W_OK)
     else:
-        target = Path(os.path.realpath(out))
-        if not target.parent.is_dir():
-            raise InputError(f"{target.parent} is not a folder; make it, or name another file")
-        writable = can_replace(target)
+        check_folder(out)
+        writable = can_replace(Path(os.path.realpath(out)))
     if not writable:
         raise InputError(f"{out} cannot be written (Permission denied); check its permissions, or name another")
+
+
+def check_folder(out: Path) -> None:
+    """Raise InputError for a file to write whose folder is missing: the name may be mistyped."""
+    folder = Path(os.path.realpath(out)).parent
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; make it, or name another file")
 
 
 def check_appendable(out: Path) -> None:

@@ -84,6 +84,14 @@ def test_a_build_measures_once_and_is_found_by_lookup(gemmdb, one_problem):
 @pytest.mark.usefixtures("vector_units")
 @pytest.mark.timeout(240)
 @pytest.mark.slow
+def test_a_table_in_a_missing_folder_is_refused(gemmdb, one_problem, tmp_path):
+    """As by record, report and export: the name may be mistyped."""
+    out = tmp_path / "mistyped" / "table.db"
+    done = gemmdb("build", "--arch", "cpu", "--shapes", str(one_problem), "--out", str(out))
+    done.refused("mistyped is not a folder; make it, or name another file")
+    assert not out.parent.exists()
+
+
 def test_ctrl_c_keeps_what_was_measured(environment):
     pytest.importorskip("torch")
     shapes = {"op": "mm", "m": [1, 2, 3, 4, 5, 6, 7, 8], "n": 48, "k": 64, "dtype": "fp32"}
