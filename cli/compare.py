@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain
+from itertools import count as counting
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
@@ -156,7 +158,7 @@ def steps(found: Comparison, script: Path, calls: int) -> tuple[Advice, ...]:
     refused = Counter(f"{outcome.ONLY_ATEN}: {one.reason}" for one in served if one.kind is Kind.ATEN_REFUSED)
     disturbed = sum(one.disturbed for one in served)
     # The script itself compiles nothing.
-    workload = f"{script.stem}.jsonl"
+    workload = _unused(f"{script.stem}-compare")
     record = shlex.join(["gemmdb", "record", "--out", workload, "--", "gemmdb", "compare", str(script)])
     build = f"{record} && {shlex.join(['gemmdb', 'build', '--arch', 'native', '--shapes', workload])}"
     return advise(Situation(
@@ -164,6 +166,12 @@ def steps(found: Comparison, script: Path, calls: int) -> tuple[Advice, ...]:
         predicted=kinds[Kind.ATEN_PREDICTED], build=build, disturbed=disturbed, command=build,
         more=f"{command} --calls {MORE * calls}" if found.verdict == "no difference" else "",
     ))  # fmt: skip
+
+
+def _unused(stem: str) -> str:
+    """Return the name of a workload that does not exist: to one that does, a recording would be added."""
+    names = chain([f"{stem}.jsonl"], (f"{stem}-{number}.jsonl" for number in counting(2)))
+    return next(name for name in names if not Path(name).exists())
 
 
 def say_gemms(gemms: Sequence[Mapping[str, Any]], wide: bool) -> None:
@@ -205,6 +213,8 @@ def _importable(script: Path) -> Iterator[None]:
 def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
     """Return `model` and `inputs` of a script. The model is called once without gemmdb, so its own errors are reported
     as such."""
+    if script.is_dir():
+        raise InputError(f"{script} is a folder; name a Python file")
     if not script.is_file():
         raise InputError(f"{script}: no such file")
     if unset := _unset(script):

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from gemmdb.cli.busy import PASTED_WAIT, AskOption, patience
 from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_facts, say_json
-from gemmdb.cli.tune import BUDGET, built, note_built, note_plan
+from gemmdb.cli.tune import BUDGET, built, note_built, note_plan, opened
 from gemmdb.cli.tuned import Commands, steps
 from gemmdb.outcome import counted
 
@@ -93,10 +93,9 @@ def freeze(options: FreezeOptions) -> None:
     """
     require("torch", "this command")
     from gemmdb.tune import freeze as freezing
-    from gemmdb.tune.tuning import Tuning
 
     with terminable():
-        tuning = Tuning(request := options.request(), note)
+        tuning = opened(request := options.request(), lambda folder: replace(options, folder=folder).line())
         workload = tuning.record()
         done = tuning.plan(workload)
         note_plan(done)

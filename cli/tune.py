@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ from gemmdb.cli.options import JsonFlag, WideFlag, require, takes
 from gemmdb.cli.output import count, note, say_facts, say_json
 from gemmdb.cli.progress import BuildProgress
 from gemmdb.cli.tuned import Commands, answered, answers, document, enough, expected, say_plan, say_tuned, steps
+from gemmdb.errors import InputError
+from gemmdb.settings import Settings
 
 if TYPE_CHECKING:
     from gemmdb.generators.build.build import BuildReport
@@ -108,10 +111,9 @@ def tune(options: TuneOptions) -> None:
     require("torch", "this command")
     from gemmdb.devices import detect
     from gemmdb.tune import outlook
-    from gemmdb.tune.tuning import Tuning
 
     with terminable():
-        tuning = Tuning(options.request(), note)
+        tuning = opened(options.request(), lambda folder: replace(options, folder=folder).line())
         note(outlook.of_device(detect.native()))
         workload = tuning.record()
         done = tuning.plan(workload)
@@ -138,6 +140,22 @@ def tune(options: TuneOptions) -> None:
         raise typer.Exit(130)
     if done.gained is not None and done.gained.verdict == "slower":
         raise typer.Exit(1)
+
+
+def opened(request: Request, line: Callable[[Path], str]) -> Tuning:
+    """Return the steps for a request. Raises InputError for a new command that cannot be run, and if the folder belongs
+    to another one; `line` is then the command with another folder."""
+    from gemmdb.tune.running import check_command
+    from gemmdb.tune.state import STATE, TakenError
+    from gemmdb.tune.tuning import Tuning
+
+    settings = Settings.read()
+    if not (settings.disabled or settings.frozen or (request.folder / STATE).exists()):
+        check_command(request.command)
+    try:
+        return Tuning(request, note)
+    except TakenError as error:
+        raise InputError(f"{error}: {line(error.other(request.command))}") from error
 
 
 def again_of(options: TuneOptions, done: Tuned) -> str:

@@ -23,8 +23,8 @@ def main(arguments: Sequence[str]) -> None:
     if arguments[:1] in (["-h"], ["--help"]):
         sys.stdout.write(f"{__doc__}\n")
         return
-    if not program or not (module or Path(program[0]).is_file()):
-        sys.stderr.write(f"python -m gemmdb.inductor: {program[0] if program else 'PROGRAM.py'}: no such file\n")
+    if fault := _fault(program, module):
+        sys.stderr.write(f"python -m gemmdb.inductor: {fault}\n")
         raise SystemExit(2)
     try:
         gemmdb.inductor.enable()
@@ -44,6 +44,18 @@ def main(arguments: Sequence[str]) -> None:
         if os.getpid() == here:  # A forked child may come here too.
             sys.stdout.flush()
             sys.stderr.write(f"{gemmdb.inductor.summary()}\n")
+
+
+def _fault(program: Sequence[str], module: bool) -> str:
+    """Return why no program can be run; empty if there is one."""
+    if not program:
+        missing = "-m MODULE" if module else "PROGRAM.py"
+        return f"the program is missing: python -m gemmdb.inductor {missing} [ARGUMENTS]"
+    if module or Path(program[0]).is_file():
+        return ""
+    return (
+        f"{program[0]} is a folder; name a Python file" if Path(program[0]).is_dir() else f"{program[0]}: no such file"
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -89,12 +91,28 @@ def run(
         return Recorded(exit_code, pythons, torches, failures, signalled)
 
 
+def check_command(command: Sequence[str]) -> None:
+    """Raise InputError for a command that no system would find, before anything is written for it."""
+    name = command[0]
+    if shutil.which(name) is not None:
+        return
+    path = Path(name)
+    if not path.exists():
+        raise InputError(f"cannot run {name!r}: No such file or directory")
+    if path.is_file() and os.access(path, os.X_OK):
+        raise InputError(f"cannot run {name!r}: it is not in a folder of PATH; ./{name} names the file here")
+    why = "it is a folder" if path.is_dir() else "it is not executable"
+    program = name if path.suffix == ".py" and path.is_file() else "PROGRAM.py"
+    raise InputError(f"cannot run {name!r}: {why}; a command such as `{shlex.join(['python', program])}` is expected")
+
+
 def _run(command: Sequence[str], environment: dict[str, str], stdout: int | None) -> tuple[int, bool]:
     """Return the command's exit code, and whether a signal to end came meanwhile."""
     with _signals_passed_on() as (pass_to, came):
         try:
             child = subprocess.Popen(command, env=environment, stdout=stdout)
         except OSError as error:
+            check_command(command)
             raise InputError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
         pass_to(child)
         code = None

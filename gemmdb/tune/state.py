@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,19 @@ class State:
             (self.folder / name).unlink(missing_ok=True)
 
 
+class TakenError(InputError):
+    """The folder belongs to another command."""
+
+    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+        super().__init__(f"{folder} belongs to `{shlex.join(command)[:200]}`: choose another --folder or use --fresh")
+        self.folder = folder
+
+    def other(self, command: Sequence[str]) -> Path:
+        """Return the folder beside this one that a command can use: its own, or one that does not exist."""
+        beside = (self.folder.with_name(f"{self.folder.name}-{number}") for number in count(2))
+        return next(one for one in beside if not one.exists() or _command_of(one) == list(command))
+
+
 def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     """Return the state of `command` in `folder`, which is created if missing. `fresh`: discard existing state. Raises
     InputError if the folder belongs to another command or its state cannot be read."""
@@ -87,9 +102,7 @@ def open_folder(folder: Path, command: Sequence[str], fresh: bool) -> State:
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged; --fresh starts over") from error
     if known.command != new.command:
-        raise InputError(
-            f"{folder} belongs to `{' '.join(known.command)[:200]}`: choose another --folder or use --fresh"
-        )
+        raise TakenError(folder, known.command)
     return known
 
 
@@ -98,6 +111,13 @@ def scripts(command: Sequence[str]) -> str:
     found = (Path(word) for word in command if word.endswith(SCRIPTS))
     stats = ((path.name, path.stat()) for path in found if path.is_file())
     return " ".join(f"{name}:{stat.st_size}:{stat.st_mtime_ns}" for name, stat in stats)
+
+
+def _command_of(folder: Path) -> object:
+    try:
+        return json.loads((folder / STATE).read_text(encoding="utf-8"))["command"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
 
 
 def _figure(item: dict[str, Any], name: str, default: float) -> float:

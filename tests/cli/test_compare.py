@@ -67,6 +67,10 @@ def test_a_script_that_does_not_help(gemmdb, script: Path, text: str | None, mes
     gemmdb("compare", str(script)).refused(message)
 
 
+def test_a_folder_is_no_script(gemmdb, tmp_path: Path) -> None:
+    gemmdb("compare", str(tmp_path)).refused(f"{tmp_path} is a folder; name a Python file")
+
+
 def test_a_wrong_option_is_refused_before_the_script_runs(gemmdb, script: Path) -> None:
     script.write_text("raise ValueError('it ran')\nmodel, inputs = print, ()")
     gemmdb("compare", str(script), "--wait", "never").refused("--wait 'never': a time such as 90s, 10m or 1h30m")
@@ -148,8 +152,8 @@ def test_what_compare_records_is_measured() -> None:
     """The script itself compiles nothing: `gemmdb tune -- python model.py` recorded nothing."""
     (step,) = steps(compared(1.0, MISSED), Path("my model.py"), 50)
     assert step.paste == (
-        "gemmdb record --out 'my model.jsonl' -- gemmdb compare 'my model.py'"
-        " && gemmdb build --arch native --shapes 'my model.jsonl'"
+        "gemmdb record --out 'my model-compare.jsonl' -- gemmdb compare 'my model.py'"
+        " && gemmdb build --arch native --shapes 'my model-compare.jsonl'"
     )
 
 
@@ -157,7 +161,17 @@ def test_what_other_programs_disturbed_is_measured_again_on_an_idle_machine() ->
     """It said that no table answers, of a table that has only disturbed times."""
     (step,) = steps(compared(1.0, {**MISSED, "rung": "exact", "why": DISTURBED}), Path("model.py"), 50)
     assert step.act is Act.IDLE
-    assert step.paste.endswith("gemmdb build --arch native --shapes model.jsonl")
+    assert step.paste.endswith("gemmdb build --arch native --shapes model-compare.jsonl")
+
+
+def test_the_line_to_paste_adds_to_no_workload_that_is_there(tmp_path: Path, monkeypatch) -> None:
+    """It would count every GEMM twice."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("model.jsonl", "model-compare.jsonl"):
+        Path(name).touch()
+    (step,) = steps(compared(1.0, MISSED), Path("model.py"), 50)
+    assert step.paste.startswith("gemmdb record --out model-compare-2.jsonl ")
+    assert step.paste.endswith(" --shapes model-compare-2.jsonl")
 
 
 @pytest.mark.parametrize(("outcome", "act"), [

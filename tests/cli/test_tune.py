@@ -94,6 +94,26 @@ def test_a_program_that_cannot_be_tuned(gemmdb, command, out, said):
     assert "cannot run 'another-program'" in corrected.err, "a misspelt command keeps the folder to itself"
 
 
+@pytest.mark.parametrize("name", ["tune", "freeze"])
+def test_a_folder_of_another_program_is_told_with_a_line_to_paste(gemmdb, name):
+    state.open_folder(Path(f"gemmdb-{name}"), ("python", "one.py"), False)
+    done = gemmdb(name, "--budget", "1m", "--", "python3", "my model.py")
+    told = f"gemmdb-{name} belongs to `python one.py`: choose another --folder or use --fresh: "
+    done.refused(told + f"gemmdb {name} --budget 1m --folder gemmdb-{name}-2 -- python3 'my model.py'")
+
+
+@pytest.mark.parametrize("name", ["tune", "freeze", "record"])
+def test_a_file_that_is_no_program_leaves_nothing_behind(gemmdb, name):
+    for file, why in (("w.jsonl", "`python PROGRAM.py`"), ("my m.py", "`python 'my m.py'`")):
+        Path(file).touch()
+        gemmdb(name, file).refused(f"cannot run '{file}': it is not executable; a command such as {why} is expected")
+    Path("here").touch(0o755)
+    gemmdb(name, "here").refused("cannot run 'here': it is not in a folder of PATH; ./here names the file here")
+    Path("folder").mkdir()
+    gemmdb(name, "./folder").refused("cannot run './folder': it is a folder; a command such as `python PROGRAM.py`")
+    assert sorted(path.name for path in Path().iterdir() if path.name.startswith("gemmdb-")) == []
+
+
 def test_ctrl_c_before_the_program_compiles_anything_is_an_interrupt(gemmdb):
     done = gemmdb("tune", "--", sys.executable, "-c", "import os; os.kill(os.getpid(), 2)")
     assert done.code == 130

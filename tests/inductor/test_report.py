@@ -235,12 +235,18 @@ def test_a_program_is_run_with_gemmdb_and_the_summary_is_printed_at_its_end(tmp_
     assert rest[0] == "gemmdb: 1 graph with 1 GEMM"
 
 
-def test_the_program_must_be_there(monkeypatch, capsys):
+def test_the_program_must_be_there(tmp_path, capsys):
     for arguments, code in (([], 2), (["nowhere.py"], 2), (["-m"], 2)):
         with pytest.raises(SystemExit) as ended:
             runner.main(arguments)
         assert ended.value.code == code
-    assert "nowhere.py: no such file" in capsys.readouterr().err
+    told = capsys.readouterr().err.splitlines()
+    assert told[1] == "python -m gemmdb.inductor: nowhere.py: no such file"
+    for line, missing in ((told[0], "PROGRAM.py"), (told[2], "-m MODULE")):
+        assert line.endswith(f"the program is missing: python -m gemmdb.inductor {missing} [ARGUMENTS]")
+    with pytest.raises(SystemExit):
+        runner.main([str(tmp_path)])
+    assert f"{tmp_path} is a folder; name a Python file" in capsys.readouterr().err
     runner.main(["--help"])
     assert capsys.readouterr().out.startswith("`python -m gemmdb.inductor PROGRAM.py")
 

@@ -9,7 +9,7 @@ import pytest
 
 from gemmdb.errors import InputError
 from gemmdb.key.problem import Problem
-from gemmdb.tune.state import STATE, WORKLOAD, open_folder
+from gemmdb.tune.state import STATE, WORKLOAD, TakenError, open_folder
 from gemmdb.workload import entries
 
 
@@ -24,6 +24,15 @@ def test_another_command_needs_another_folder(tmp_path: Path):
     open_folder(tmp_path, ("python", "a.py"), False)
     with pytest.raises(InputError, match=r"belongs to `python a\.py`"):
         open_folder(tmp_path, ("python", "b.py"), False)
+    taken = tmp_path / "folder"
+    for command, expected in (("a.py", "folder"), ("b.py", "folder-2"), ("c.py", "folder-3"), ("b.py", "folder-2")):
+        folder = taken
+        try:
+            open_folder(folder, ("python", command), False)
+        except TakenError as error:
+            folder = error.other(("python", command))
+            open_folder(folder, ("python", command), False)
+        assert folder.name == expected
     assert open_folder(tmp_path, ("python", "b.py"), True).command == ("python", "b.py")
 
 
