@@ -172,7 +172,20 @@ def _usage(error: Any, arguments: Sequence[str]) -> str:
                 given = arguments[place + 1]
             elif word.startswith(f"{option}="):
                 given = word.removeprefix(f"{option}=")
+    if type(error).__name__ == "MissingParameter":
+        return message + _known(error)
     return message if given is None or repr(given) in message else f"{message}, got {given!r}"
+
+
+def _known(error: Any) -> str:
+    """Return the values of a missing option that takes the name of a format; empty for others."""
+    from gemmdb.exchange import formats
+
+    command, options = error.ctx.info_name, error.param.opts
+    for name, option, known in (("export", "--to", formats.EXPORTS), ("import", "--from", formats.IMPORTS)):
+        if command == name and option in options:
+            return f"; known: {', '.join(known)}"
+    return ""
 
 
 class _Notes(logging.Handler):

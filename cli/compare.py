@@ -222,6 +222,9 @@ def _loaded(script: Path) -> tuple[Any, tuple[Any, ...]]:
         raise InputError(f"{script} never sets {named}, which `gemmdb compare` calls; see gemmdb compare --help")
     try:
         names = _run(script)
+    except SyntaxError as error:
+        what = "a Python file that sets `model` and `inputs`"
+        raise InputError(f"{script}: {type(error).__name__}: {error}; name {what}") from error
     except (Exception, SystemExit) as error:
         raise InputError(f"{script}: {type(error).__name__}: {error}") from error
     model, inputs = names.get("model"), names.get("inputs")

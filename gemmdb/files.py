@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import os
@@ -22,6 +23,12 @@ def read_bounded(path: Path, limit: int) -> bytes:
     if len(raw) > limit:
         raise InputError(f"{path} is larger than {limit:,} bytes")
     return raw
+
+
+def is_page(beginning: bytes) -> bool:
+    """Return whether a file is an HTML page, by its first bytes: one of `gemmdb report`, or what a browser saved in
+    place of a file."""
+    return beginning[:200].removeprefix(codecs.BOM_UTF8).lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:

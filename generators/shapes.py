@@ -36,6 +36,7 @@ FLAGS = {
     "fast_accum": bool, "interleaved": str, "groups": int, "ragged": str, "group": int, "zeros": str, "packing": str,
 }  # fmt: skip
 """Keywords of an item and their types."""
+_REMEDY = "; name a preset, a shapes file or a workload of `gemmdb record`"
 LARGEST = 1_000_000
 """Most problems that one item may stand for."""
 
@@ -63,7 +64,7 @@ def load(name: str | None, kind: str) -> list[Problem]:
     try:
         whole = json.loads("\n".join(line for _, line in numbered) or "null")
     except (ValueError, RecursionError):
-        return _unique((where, entries.as_object(line, where)) for where, line in numbered)
+        return _unique((where, entries.as_object(line, where, _REMEDY)) for where, line in numbered)
     if isinstance(whole, dict) and "problems" in whole:
         return _unique(_document(Path(name).read_text(encoding="utf-8"), name))
     if whole is None:

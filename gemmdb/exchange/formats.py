@@ -101,6 +101,8 @@ def load(path: Path, out: Path, kind: str, given: Given | None = None) -> Exchan
         raise InputError(f"{out} is the file to import; name another table")
     if not out.absolute().parent.is_dir():
         raise InputError(f"{out.absolute().parent} is not a folder; make it, or name another table")
+    if recognize.is_page(path):
+        raise InputError(f"{path} is an HTML page, not the file to import: save the raw file, not the page about it")
     check_inputs(out, [path])
     tally = Tally()
     try:

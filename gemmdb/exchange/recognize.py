@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from gemmdb import files
+
 BEGINNING = 2**16
 """Bytes of a file that are looked at."""
 
@@ -32,6 +34,15 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (r'\{[^{}]*"\d+": *\{[^{}]*"BLOCK_SIZE_[MN]"', "vllm", "vLLM's configs by M"),
 )  # fmt: skip
 """How each file begins, as a pattern; the format that reads it, or nothing; what it is, and what to do instead."""
+
+
+def is_page(path: Path) -> bool:
+    """Return whether a file is an HTML page, as a browser saves in place of a file."""
+    try:
+        with path.open("rb") as file:
+            return files.is_page(file.read(BEGINNING))
+    except OSError:
+        return False
 
 
 def advice(path: Path, kind: str) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmdb.errors import InputError
-from gemmdb.files import append_lines
+from gemmdb.files import append_lines, is_page
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.workload.seen import Seen, merged
@@ -186,7 +186,7 @@ def entry(item: Mapping[str, Any], where: str) -> Entry:
     try:
         problem = Problem.parse(text)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(f"{where}: {error}; delete the line, or record the program again") from error
     count, calls = _number(item, "count", 1, where), _number(item, "calls", 0, where)
     ranges = _ranges(item.get("ranges") or {}, where)
     seen = read_seen(item.get("seen", []), [name for name, _, _ in ranges], where)
@@ -208,6 +208,8 @@ def lines(path: Path) -> Iterator[tuple[str, str]]:
             raise InputError(f"{path} is a table, not a workload: `gemmdb show {path}` lists what is in it")
         if len(raw) > MAX_BYTES:
             raise InputError(f"{path} is larger than {MAX_BYTES:,} bytes")
+        if is_page(raw):
+            raise InputError(f"{path} is an HTML page; name a workload of `gemmdb record`")
         text = raw.decode("utf-8-sig")  # Editors on Windows begin a file with a byte-order mark.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -219,7 +221,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        makes = _MADE_BY if not os.path.lexists(path) else ""
+        makes = "; name a file in it" if path.is_dir() else _MADE_BY if not os.path.lexists(path) else ""
         raise InputError(f"cannot read {path}: {error.strerror}{makes}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read {path}: it is neither text nor a table{_MADE_BY}") from error

@@ -105,7 +105,7 @@ build --arch cuda | cuda | this machine
 build --arch native --gpus 0 | --gpus
 build --arch native --minutes 0 | --minutes
 build --arch native --minutes nan | --minutes
-build --arch cpu --shapes notes.txt | notes.txt:1
+build --arch cpu --shapes notes.txt | notes.txt:1 | name a preset, a shapes file or a workload of `gemmdb record`
 build --arch cpu --shapes . | .
 build --arch cpu --shapes empty.jsonl | empty.jsonl contains no problems | gemmdb record
 build --arch cpu --shapes uncovered.jsonl | uncovered.jsonl contains no problems that gemmdb can build
@@ -120,9 +120,13 @@ coverage empty.jsonl | empty.jsonl contains no problems | gemmdb record --out em
 coverage empty.jsonl --json | empty.jsonl contains no problems | gemmdb record --out empty.jsonl
 coverage notes.txt | notes.txt:1 | not JSON | name a workload of `gemmdb record`
 coverage nonesuch.jsonl | nonesuch.jsonl | `gemmdb record` makes a workload
-coverage fields.jsonl | fields.jsonl:1
+coverage fields.jsonl | fields.jsonl:1 | delete the line, or record the program again
 coverage list.jsonl | list.jsonl:2
-coverage . | .
+coverage . | cannot read .: Is a directory; name a file in it
+report . | cannot read .: Is a directory; name a file in it
+coverage page.html | page.html is an HTML page; name a workload of `gemmdb record`
+report page.html | page.html is an HTML page; name a workload of `gemmdb record`
+build --arch cpu --shapes page.html | page.html is an HTML page; name a workload of `gemmdb record`
 coverage mine.db | mine.db is a table, not a workload | gemmdb show mine.db
 verify | FILE
 verify x y | y
@@ -140,6 +144,11 @@ tune --budget 5 -- true | --budget '5' | 90s, 10m or 1h30m
 demo --folder notes.txt | notes.txt
 tables push there notes.txt | gemmdb: notes.txt is not
 show {H200} --sort colour | known: gain, time, size
+export mine.db -o x | Missing option '--to'; known: csv, jsonl, parquet, verdicts, lookup-table; see
+import mine.db -o x | Missing option '--from'; known: csv, jsonl, parquet, inductor-log
+import page.html --from vllm -o x | page.html is an HTML page | save the raw file
+import validators.csv --from tunableop -o x | has no results | PYTORCH_TUNABLEOP_TUNING=1
+compare page.html | SyntaxError | name a Python file that sets `model` and `inputs`
 export mine.db --to xml -o x | known: csv, jsonl, parquet, verdicts, lookup-table
 export none.db --to csv -o x | none.db does not exist
 export mine.db --to csv -o no/x | is not a folder
@@ -174,7 +183,7 @@ tune --repeats -1 -- true | -1
 report mine.db --out mine.db | is the file that the report is about
 report model.py | model.py is a program | gemmdb report -- python model.py
 """
-NEEDS = {"build": "torch", "tune": "torch", "verify": "torch", "tables": "fsspec"}
+NEEDS = {"build": "torch", "compare": "torch", "tune": "torch", "verify": "torch", "tables": "fsspec"}
 
 
 def cases(table: str) -> list[tuple[str, list[str]]]:
@@ -193,7 +202,8 @@ def folder(workload, table, make_table, tmp_path: Path) -> Path:
         "one.jsonl": json.dumps({"op": "mm", "m": 4, "n": 48, "k": 64, "dtype": "fp32"}) + "\n",
         "uncovered.jsonl": json.dumps({"uncovered": "baddbmm"}) + "\n",
         "fields.jsonl": json.dumps({"problem": "mm m=1"}) + "\n", "model.py": "import torch\n",
-        "run.py": "open('ran', 'w')\n",
+        "run.py": "open('ran', 'w')\n", "page.html": "<!DOCTYPE html>\n<p>1.5em</p>\n",
+        "validators.csv": "Validator,PT_VERSION,2.13.0\n",
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
     return tmp_path

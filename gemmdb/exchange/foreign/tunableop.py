@@ -40,10 +40,15 @@ _WORDS = re.compile(r"[\w.:<>+\-]{1,200}")
 
 def read(path: Path, tally: Tally, given: Given) -> Content:
     """Read the rows of a file. `given` must specify the device and CUDA. Raises InputError with file and line, and for
-    a file of an AMD GPU."""
+    a file of an AMD GPU or without results."""
     known = dict(_validators(path))
     if amd := next((f"{name} {known[name]}" for name in _AMD if name in known), ""):
         raise InputError(f"{path} was measured on an AMD GPU ({amd}); gemmdb knows NVIDIA GPUs and CPUs only")
+    if known and not any(cells.strip() and not cells.startswith("Validator,") for _, cells in bounded.lines(path)):
+        raise InputError(
+            f"{path} has no results, only what they are valid for: run the program with PYTORCH_TUNABLEOP_ENABLED=1 and"
+            " PYTORCH_TUNABLEOP_TUNING=1 until it ends by itself, when they are written"
+        )
     source = given.source(path, KIND, PROTOCOL, torch=known.get("PT_VERSION", ""))
     return Content(_rows(path, tally, source), [source.run])
 
