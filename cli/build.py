@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 from typer import Option
 
-from gemmdb.cli import advice
+from gemmdb import advice
 from gemmdb.cli.busy import PASTED_WAIT, AskOption, again, patience
 from gemmdb.cli.options import JsonFlag, require, takes
 from gemmdb.cli.output import note, say_facts, say_json

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmdb import outcome
-from gemmdb.cli.advice import Act, Advice, Situation, advise
+from gemmdb.advice import Act, Advice, Situation, advise
 from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.output import note
 from gemmdb.devices import detect

@@ -20,7 +20,7 @@ import typer
 from typer import Argument, Option
 
 from gemmdb import outcome
-from gemmdb.cli.advice import Act, Advice, Situation, advise
+from gemmdb.advice import Act, Advice, Situation, advise
 from gemmdb.cli.busy import PASTED_WAIT, AskOption, measures, patience
 from gemmdb.cli.evidence import config_name, problem_name
 from gemmdb.cli.gain import cache_hint, gain_cell, timed_facts

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
-from gemmdb.cli import advice, terminal
-from gemmdb.cli.advice import OTHER_DEVICE, Advice, Situation, advise
+from gemmdb import advice
+from gemmdb.advice import OTHER_DEVICE, Advice, Situation, advise
+from gemmdb.cli import terminal
 from gemmdb.cli.evidence import problem_name
 from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.options import ConfirmFlag, JsonFlag, WideFlag, device_name
@@ -34,7 +35,7 @@ from gemmdb.devices import detect
 from gemmdb.errors import InputError
 from gemmdb.kernels import names
 from gemmdb.lookup.environment import current_catalog
-from gemmdb.outcome import ONLY_ATEN, Kind, Outcome
+from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy
 from gemmdb.workload import entries as workloads
 
@@ -143,7 +144,7 @@ def steps(found: Coverage, workload: Path, elsewhere: bool) -> tuple[Advice, ...
                 continue
             kinds[serves.kind] += of.problems
             if serves.kind is Kind.ATEN_REFUSED:
-                reasons[f"{ONLY_ATEN}: {serves.reason}"] += of.problems
+                reasons[advice.refusal(serves)] += of.problems
     reasons[OTHER_DEVICE if elsewhere else ""] += kinds[Kind.ATEN_UNKNOWN]
     unknown = reasons.pop("", 0)
     return advise(Situation(
@@ -151,6 +152,7 @@ def steps(found: Coverage, workload: Path, elsewhere: bool) -> tuple[Advice, ...
         disturbed=disturbed, command=build, build=build,
         largest=found.most_rows,
         outdated=sum(hits.outdated for hits in found.hits.values()),
+        tighter=found.tighter,
         unbounded=sum(advice.needs_bound(miss.outcome, miss.ranges.values()) for miss in found.misses),
     ))  # fmt: skip
 

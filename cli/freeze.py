@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
-from gemmdb.cli import advice
+from gemmdb import advice
 from gemmdb.cli.build import terminable
 from gemmdb.cli.busy import PASTED_WAIT, AskOption, patience
 from gemmdb.cli.gain import NO_GAIN

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import typer
 
-from gemmdb import Hit, outcome
-from gemmdb.cli import advice, terminal
-from gemmdb.cli.advice import OTHER_DEVICE, Advice, Situation, advise
+from gemmdb import Hit, advice, outcome
+from gemmdb.advice import OTHER_DEVICE, Advice, Situation, advise
+from gemmdb.cli import terminal
 from gemmdb.cli.evidence import brief_facts, config_name, expected_time, full_facts, over_range
 from gemmdb.cli.options import ConfirmFlag, InvariantFlag, JsonFlag, ProblemOptions, WideFlag, takes
 from gemmdb.cli.output import count, microseconds, note, one_line, say, say_facts, say_hanging, say_json
@@ -26,7 +26,7 @@ from gemmdb.lookup import explain as explain_query
 from gemmdb.lookup.acceptance import extern
 from gemmdb.lookup.environment import current_catalog
 from gemmdb.lookup.lowering import only_aten
-from gemmdb.outcome import ONLY_ATEN, Kind, Outcome
+from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.record import Record
@@ -111,7 +111,8 @@ def _steps(query: Query, hit: Hit | None, catalog: Catalog) -> tuple[Advice, ...
     build = f"echo {shlex.quote(json.dumps(line))} > gemm.jsonl && gemmdb build --arch native --shapes gemm.jsonl"
     if hit is not None and disturbed(hit, query, catalog.tables):
         return advise(Situation(disturbed=1, command=build))
-    reason = f"{ONLY_ATEN}: {serves.reason}" if serves.kind is Kind.ATEN_REFUSED else ""
+    reason = advice.refusal(serves) if serves.kind is Kind.ATEN_REFUSED else ""
+    narrower = advice.tighter(serves, {} if hit is None else hit.evidence)
     here = query.device.sku == detect.native().sku
     if serves.kind is Kind.ATEN_UNKNOWN and not here:
         reason = OTHER_DEVICE
@@ -120,6 +121,7 @@ def _steps(query: Query, hit: Hit | None, catalog: Catalog) -> tuple[Advice, ...
         int(serves.kind is Kind.ATEN_BEST), int(serves.kind is Kind.ATEN_PREDICTED and here),
         build=build, largest=query.problem.m,
         outdated=int(hit is not None and outdated(hit, query.device.kind)),
+        tighter=[narrower] if narrower else [],
     ))  # fmt: skip
 
 

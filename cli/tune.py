@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 from typer import Argument, Option
 
-from gemmdb.cli import advice
+from gemmdb import advice
 from gemmdb.cli.build import terminable
 from gemmdb.cli.busy import PASTED_WAIT, AskOption, again, measures, patience
 from gemmdb.cli.options import JsonFlag, WideFlag, require, takes

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from gemmdb.cli.advice import Act, Advice, Situation, advise, facts, needs_bound
+from gemmdb.advice import Act, Advice, Situation, advise, facts, needs_bound, refusal, tighter
 from gemmdb.cli.gain import NO_GAIN, cache_hint, gain_cell, timed_facts
 from gemmdb.cli.output import (
     Cell,
@@ -28,7 +28,7 @@ from gemmdb.cli.progress import beside, left
 from gemmdb.devices import detect
 from gemmdb.devices.load import Load
 from gemmdb.kernels import names
-from gemmdb.outcome import ONLY_ATEN, Kind, counted
+from gemmdb.outcome import NO_KERNEL, ONLY_ATEN, Kind, counted
 
 if TYPE_CHECKING:
     from gemmdb.report.workload import Product, WorkloadReport
@@ -116,8 +116,10 @@ def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
     left_out.update(built.left_out if built else {})
     del left_out[STILL_BUSY.reason]
     disturbed = built.disturbed if built else sum(one.outcome.disturbed for one in products)
-    skipped = {reason: number for reason, number in left_out.items() if not reason.startswith(ONLY_ATEN)}
-    refused = Counter(f"{ONLY_ATEN}: {one.outcome.reason}" for one in products if one.outcome.kind is Kind.ATEN_REFUSED)
+    known = (ONLY_ATEN, NO_KERNEL)  # The outcomes tell of these.
+    skipped = {reason: number for reason, number in left_out.items() if not reason.startswith(known)}
+    refused = Counter(refusal(one.outcome) for one in products if one.outcome.kind is Kind.ATEN_REFUSED)
+    narrower = (tighter(one.outcome, one.hit.evidence) for one in products if one.hit)
     return advise(Situation(
         {**skipped, **refused}, max(kinds[Kind.ATEN_UNKNOWN] - sum(skipped.values()) - left, 0), kinds[Kind.ATEN_BEST],
         kinds[Kind.ATEN_PREDICTED],
@@ -125,7 +127,8 @@ def steps(done: Tuned, commands: Commands) -> tuple[Advice, ...]:
         f"gemmdb build --arch native --shapes {shlex.quote(str(done.workload))}",
         max((one.entry.most_rows for one in products if one.entry.ranges), default=0),
         sum(one.outdated and one.outcome.kind.aten for one in products),
-        sum(needs_bound(one.outcome, one.entry.ends.values()) for one in products), busy, commands.patient,
+        sum(needs_bound(one.outcome, one.entry.ends.values()) for one in products),
+        tuple(filter(None, narrower)), busy, commands.patient,
         commands.more if done.gained and done.gained.verdict == "no difference" and not done.gained.is_certain else "",
     ))  # fmt: skip
 

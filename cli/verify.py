@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
-from gemmdb.cli import advice
+from gemmdb import advice
 from gemmdb.cli.build import terminable
 from gemmdb.cli.busy import WAIT, AskOption, again, patience
 from gemmdb.cli.options import JsonFlag, require, takes

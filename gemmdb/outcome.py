@@ -22,6 +22,12 @@ ONLY_ATEN = "ATen is the only kernel for it"
 NOTHING_FASTER = "nothing measured is faster"
 NOTHING_EXPECTED = "no kernel is expected to be faster"
 NO_TABLE = "no table answers"
+NO_KERNEL = "no single kernel is good at all sizes of its range"
+"""How the reason begins of a range that ATen serves although kernels are faster at some of its sizes, or although some
+sizes were not measured."""
+FASTER_AT, GOOD_UP_TO = "faster_at", "good_up_to"
+"""Evidence of a range that ATen serves: the rows M at which a kernel is enough faster, and the largest M up to which a
+single one is good."""
 DISTURBED = "it was timed only while other programs kept the machine busy"
 RESPELLED = "the program's own spelling would run a cast and a GEMM: no table says how much this gains over that"
 """Part of the note on a GEMM that runs what ATen stands for in the tables, where default mode would run something else
@@ -53,7 +59,7 @@ class Kind(StrEnum):
     ATEN_UNKNOWN = "ATen (nothing known)"
     """No table answers, or only with disturbed times: a build may find a faster kernel."""
     ATEN_REFUSED = "ATen (refused)"
-    """No other kernel can run, or the table's kernel cannot run here."""
+    """No other kernel can run, the table's kernel cannot run here, or no single one is good at all sizes of a range."""
     NOT_HANDLED = "not handled"
     """gemmdb leaves the GEMM to Inductor."""
 
@@ -136,6 +142,8 @@ def _of_aten(rung: str, note: str, evidence: Mapping[str, Any]) -> Outcome:
     if why := refusal(evidence):
         return Outcome(Kind.ATEN_REFUSED, why)
     reason = str(evidence.get("reason", ""))
+    if rung == "exact" and reason.startswith(NO_KERNEL) and evidence.get(FASTER_AT):
+        return Outcome(Kind.ATEN_REFUSED, NO_KERNEL)
     if rung == "model" or reason.startswith(_UNMEASURED_SIZE):
         return Outcome(Kind.ATEN_UNKNOWN, reason or _held_back(evidence) or NO_TABLE)
     if rung in _PREDICTING:

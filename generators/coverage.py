@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gemmdb import outcome
+from gemmdb.advice import tighter
 from gemmdb.generators import effort
 from gemmdb.generators.measure.candidates import alone, range_rejection
 from gemmdb.generators.measure.cpu.space import CpuSpace
@@ -84,7 +85,8 @@ class Coverage:
     """A workload's hits per rung, its misses by falling share of time, and (count, calls) by name of the GEMMs that
     gemmdb does not handle. Shares refer to the problems' time and exclude unhandled GEMMs, which have no recorded
     sizes. `gain`: expected speedup over ATen for all calls of all problems, misses included; its interval covers the
-    noise of measured times, not prediction errors. `most_rows`: the largest M of the misses with symbolic sizes."""
+    noise of measured times, not prediction errors. `most_rows`: the largest M of the misses with symbolic sizes.
+    `tighter`: smaller ranges that one kernel would serve, one for each GEMM with such a range."""
 
     problems: int
     hits: Mapping[str, Hits]
@@ -92,6 +94,7 @@ class Coverage:
     uncovered: Mapping[str, tuple[int, int]]
     gain: Gain
     most_rows: int = 0
+    tighter: tuple[tuple[int, int], ...] = ()
 
     @property
     def kernel_share(self) -> float:
@@ -182,6 +185,11 @@ class EntryHit:
         )
 
     @property
+    def tighter(self) -> tuple[int, int] | None:
+        """The ends of a smaller range that one kernel would serve; None if none is known."""
+        return None if self.hit is None else tighter(self.outcome, self.hit.evidence)
+
+    @property
     def outdated(self) -> bool:
         """Whether the hit's rows are of another toolchain class than the installed one."""
         return self.hit is not None and outdated(self.hit, self.device.kind)
@@ -243,6 +251,7 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy, device: Devic
         dict(sorted(workload.uncovered.items())),
         weighted(one.all_calls for one in entries),
         max((one.entry.most_rows for one in missed if one.entry.ranges), default=0),
+        tuple(one.tighter for one in entries if one.tighter),
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from gemmdb.generators.proposals import Proposals
 from gemmdb.generators.request import BuildReport, BuildRequest, together
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem
-from gemmdb.lookup.acceptance.ranges import NO_KERNEL
+from gemmdb.outcome import NO_KERNEL
 from gemmdb.settings import data_home
 from gemmdb.table.writer import Store
 

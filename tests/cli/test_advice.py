@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.cli.advice import FREEZE_LINE, Act, Situation, advise, bound, facts, of_reason
+from gemmdb.advice import FREEZE_LINE, Act, Situation, advise, bound, facts, of_reason
 from gemmdb.cli.coverage import steps
 from gemmdb.generators import effort
 from gemmdb.generators.coverage import coverage
 from gemmdb.generators.measure.candidates import only_aten, range_rejection
 from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.key.problem import Query
-from gemmdb.lookup.acceptance.ranges import NO_KERNEL, unmeasured
+from gemmdb.lookup.acceptance.ranges import unmeasured
 from gemmdb.lookup.ask import Ask
-from gemmdb.outcome import ONLY_ATEN
+from gemmdb.outcome import NO_KERNEL, ONLY_ATEN
 from gemmdb.settings import Policy
 from gemmdb.tune import plan
 from gemmdb.workload.entries import Entry, Workload
@@ -100,6 +100,19 @@ def test_where_aten_is_the_best_there_is_nothing_to_do() -> None:
     (only,) = advise(Situation(best=6))
     assert str(only) == "nothing to do: no kernel is faster than ATen for 6 GEMMs here"
     assert [one.act for one in advise(Situation())] == [Act.NOTHING]
+
+
+def test_what_only_aten_can_run_is_not_among_what_was_measured() -> None:
+    (only,) = advise(Situation({f"{ONLY_ATEN}: both operands are inputs": 2, NO_KERNEL: 1}, best=3))
+    assert str(only) == (
+        "nothing to do: no kernel is faster than ATen for 3 GEMMs, and no single kernel is good at all sizes of its"
+        " range for 1 GEMM, and only ATen can run 2 GEMMs here"
+    )
+
+
+def test_the_bound_of_several_ranges_is_good_for_all_of_them() -> None:
+    (only,) = advise(Situation({NO_KERNEL: 3}, tighter=[(2, 16), (1, 32)]))
+    assert (only.act, only.paste) == (Act.TIGHTEN, "torch._dynamo.mark_dynamic(x, 0, min=2, max=16)")
 
 
 def test_a_prediction_that_aten_is_the_best_is_measured() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gemmdb.cli.advice import Act
+from gemmdb.advice import Act
 from gemmdb.cli.compare import say_gemms, steps
 from gemmdb.errors import InputError
 from gemmdb.inductor.entry.comparison import Comparison

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gemmdb.cli.advice import Act
+from gemmdb.advice import Act
 from gemmdb.cli.coverage import steps
 from gemmdb.generators.coverage import Coverage, Hits, Tally
 from gemmdb.key.device import Device

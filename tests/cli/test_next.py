@@ -99,3 +99,51 @@ def test_coverage_names_each_step_once(gemmdb, tables) -> None:
         assert [step.rpartition(": ")[2] for step in found] == [
             "torch._inductor.config.freezing = True", "gemmdb build --arch native --shapes w.jsonl",
         ]  # fmt: skip
+
+
+SMALL = Problem.gemm("mm", m=16, n=512, k=512, dtype="bf16", constant_weight=True)
+
+
+def ranged(us: dict[int, float]) -> list[Measurement]:
+    """Rows of a range of M: the microseconds of a kernel, where ATen takes 10."""
+    toolchain = installed("cpu") or KIT.new
+    sizes = {SMALL.resized(m, 512, 512): time for m, time in us.items()}
+    return [KIT.row(problem=size, toolchain=toolchain) for size in sizes] + [
+        KIT.row(KIT.configs[1], time, problem=size, toolchain=toolchain) for size, time in sizes.items()
+    ]
+
+
+RANGED = (f"{SMALL.text} (m 2..64)", "--device", KIT.device.sku)
+TIGHTER = (
+    "no single kernel is good at all sizes of its range for 1 GEMM, but one is up to 32 rows: bound the batch tighter"
+    " and run again: torch._dynamo.mark_dynamic(x, 0, min=2, max=32)"
+)
+
+
+def test_a_range_with_a_kernel_for_small_sizes_is_bound_tighter(gemmdb, tables) -> None:
+    """It said that there is nothing to do, since no kernel is faster."""
+    tables(ranged({2: 5.0, 4: 5.0, 8: 5.0, 16: 6.0, 32: 9.0, 64: 16.0}))
+    assert steps(gemmdb, *RANGED) == [TIGHTER]
+    found = json.loads(gemmdb("lookup", *RANGED, "--json").out)
+    why = "no single kernel is good at all sizes of its range"
+    assert (found["outcome"], found["why"]) == ("ATen (refused)", why)
+    assert (found["evidence"]["faster_at"], found["evidence"]["good_up_to"]) == ([2, 4, 8, 16, 32], 32)
+    line = {"problem": SMALL.text, "device": KIT.device.text, "ranges": {"m": [2, 64]}}
+    Path("w.jsonl").write_text(json.dumps(line) + "\n")
+    done = gemmdb("coverage", "w.jsonl").out
+    assert why in done
+    assert done.splitlines()[-1] == f"next  {TIGHTER}"
+    narrow = json.loads(gemmdb("lookup", RANGED[0].replace("64)", "32)"), *RANGED[1:], "--json").out)
+    assert narrow["outcome"] == "table"
+
+
+@pytest.mark.parametrize(("us", "kind"), [
+    ({2: 12.0, 4: 12.0, 8: 12.0, 16: 12.0, 32: 12.0, 64: 16.0}, "ATen (measured best)"),
+    ({2: 16.0, 4: 16.0, 8: 12.0, 16: 5.0, 32: 5.0, 64: 5.0}, "ATen (refused)"),
+])  # fmt: skip
+def test_without_such_a_size_there_is_nothing_to_do(us, kind, gemmdb, tables) -> None:
+    tables(ranged(us))
+    (step,) = steps(gemmdb, *RANGED)
+    assert step.startswith("nothing to do: no ")
+    assert ("no kernel is faster" in step) == (kind != "ATen (refused)")
+    assert json.loads(gemmdb("lookup", *RANGED, "--json").out)["outcome"] == kind

@@ -20,8 +20,7 @@ from gemmdb.errors import InputError
 from gemmdb.inductor.entry.comparison import Comparison
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
-from gemmdb.lookup.acceptance.ranges import NO_KERNEL
-from gemmdb.outcome import Kind
+from gemmdb.outcome import NO_KERNEL, Kind
 from gemmdb.report import documents, workload
 from gemmdb.report.documents import comparison
 from gemmdb.report.load import BusyTimes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -13,13 +14,12 @@ from gemmdb.key.problem import Problem
 from gemmdb.lookup import symbolic
 from gemmdb.lookup.acceptance import exact, required_gain
 from gemmdb.lookup.acceptance.near import SWITCHED_OFF, near, predict
-from gemmdb.lookup.ask import Ask, Step
+from gemmdb.lookup.ask import Ask, Candidate, Step
 from gemmdb.lookup.bounds import certain
 from gemmdb.lookup.prediction import Prediction, measured, remembered
 from gemmdb.lookup.symbolic import MOST_BUCKETS, Bucket, Interval
+from gemmdb.outcome import FASTER_AT, GOOD_UP_TO, NO_KERNEL
 from gemmdb.rejected import Rejected
-
-NO_KERNEL = "no single kernel is good at all sizes of its range"
 
 
 def ranged(ask: Ask) -> Step:
@@ -34,7 +34,7 @@ def ranged(ask: Ask) -> Step:
     The problem's classes, including alignment, are assumed to hold over the range. Raises InputError for an empty
     range, or a range for a size other than m, n and k.
     """
-    return remembered(ask, f"range {symbolic.ranges_of(ask)}", _ranged)
+    return remembered(ask, f"range {symbolic.ranges_of(ask)}", lambda ask: _with_bound(ask, _ranged(ask)))
 
 
 def _ranged(ask: Ask) -> Step:
@@ -52,13 +52,51 @@ def _ranged(ask: Ask) -> Step:
         if _is_ruled_out(ask, problems):
             reason = NO_KERNEL
         return _divided(ask, hint.hit, _aten(ask, hint.hit, reason, known))
+    best = _best(ask, known)
+    if isinstance(best, Rejected):
+        reason = best.reason if divisible(ask) else f"{NO_KERNEL}: {best.reason}"
+        return _divided(ask, hint.hit, _aten(ask, hint.hit, reason, known))
+    return Step("range", best.hit(_rung(known)), best.reason, best.evidence)
+
+
+def _best(ask: Ask, known: Sequence[Bucket]) -> Candidate | Rejected:
+    """Return the config that serves sizes of which all have a prediction, among them the hint."""
     at_hint = next(one.prediction for one in known if one.problem == ask.problem)
     verified = False if symbolic.unverified(known) or at_hint is None else at_hint.verified
     needed, policy = required_gain(ask.policy, verified), ask.policy
-    best = symbolic.best_of_all(ask, known, needed, policy.range_regret, policy.near_loss)
-    if isinstance(best, Rejected):
-        return _divided(ask, hint.hit, _aten(ask, hint.hit, best.reason, known))
-    return Step("range", best.hit(_rung(known)), best.reason, best.evidence)
+    return symbolic.best_of_all(ask, known, needed, policy.range_regret, policy.near_loss)
+
+
+def _with_bound(ask: Ask, step: Step) -> Step:
+    """Add to the evidence of ATen where kernels are faster, and up to which M a single one is good."""
+    hit = step.hit
+    if hit is None or not str(hit.evidence.get("reason", "")).startswith(NO_KERNEL):
+        return step
+    known = [one for one in _buckets(ask, symbolic.sizes(ask)) if one.prediction is not None]
+    faster = sorted({one.problem.m for one in known if one.prediction and _gains(ask, one.prediction)})
+    found = {FASTER_AT: faster, GOOD_UP_TO: _good_up_to(ask, known) if faster else None}
+    evidence = {**hit.evidence, **{name: fact for name, fact in found.items() if fact}}
+    return replace(step, hit=replace(hit, evidence=evidence), evidence=evidence)
+
+
+def _gains(ask: Ask, found: Prediction) -> bool:
+    """Whether a kernel gains enough over ATen at a size."""
+    needed = required_gain(ask.policy, found.verified)
+    return any(config != ATEN and gained >= needed for config, gained in found.gains.items())
+
+
+def _good_up_to(ask: Ask, known: Sequence[Bucket]) -> int | None:
+    """Return the largest M below the upper end of a range up to which a kernel serves the known sizes; None without
+    one, or if not only M is symbolic."""
+    if ask.symbolic != ("m",):
+        return None
+    least = max(ask.query.ranges["m"][0], 1)
+    for size in sorted((one.problem.m for one in known), reverse=True)[1:]:
+        inside = [one for one in known if one.problem.m <= size]
+        at = ask.at(max((one.problem for one in inside if one.problem.m <= ask.problem.m), key=lambda one: one.m))
+        if size > least and not isinstance(_best(at, inside), Rejected):
+            return size
+    return None
 
 
 def _is_ruled_out(ask: Ask, problems: Sequence[Problem]) -> bool:

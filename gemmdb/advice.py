@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from gemmdb.outcome import ONLY_ATEN, Outcome
+from gemmdb.outcome import GOOD_UP_TO, NO_KERNEL, ONLY_ATEN, Kind, Outcome
 
 FREEZE_LINE = "torch._inductor.config.freezing = True"
 MIN_BOUND = 64
@@ -29,6 +30,8 @@ class Act(StrEnum):
     """Make the weights constants."""
     BOUND = "bound"
     """Give the batch an upper bound."""
+    TIGHTEN = "tighten"
+    """Give the batch a smaller upper bound."""
     BUILD = "build"
     """Measure what no table knows."""
     REPEAT = "repeat"
@@ -63,7 +66,8 @@ class Situation:
     `left`: problems for which there was no time; `command`: repeats this command; `build`: measures what is unknown;
     `largest`: the largest recorded size of a batch without an upper bound, 0 if unknown; `outdated`: number of GEMMs
     for which ATen runs by rows of another toolchain; `unbounded`: number of GEMMs that need constant weights and whose
-    batch has no upper bound; `busy`: the use by other programs for which the command stopped;
+    batch has no upper bound; `tighter`: what `tighter` returns for each GEMM with such a range;
+    `busy`: the use by other programs for which the command stopped;
     `patient`: repeats it when the machine is quiet; `more`: repeats it with more samples, empty unless a difference of
     the times may be chance."""
 
@@ -79,6 +83,7 @@ class Situation:
     largest: int = 0
     outdated: int = 0
     unbounded: int = 0
+    tighter: Sequence[tuple[int, int]] = ()
     busy: str = ""
     patient: str = ""
     more: str = ""
@@ -92,7 +97,7 @@ def of_reason(reason: str) -> Act:
         return Act.BOUND
     if OTHER_DEVICE in reason:
         return Act.OTHER_DEVICE
-    if ONLY_ATEN in reason or BARS in reason or "no single kernel" in reason:
+    if ONLY_ATEN in reason or BARS in reason or reason.startswith(NO_KERNEL):
         return Act.NOTHING
     return Act.BUILD
 
@@ -101,6 +106,20 @@ def needs_bound(serves: Outcome, ranges: Iterable[tuple[int, int | None]]) -> bo
     """Return whether a GEMM that needs constant weights needs an upper bound of its batch, too: without one, a build
     may leave it out."""
     return of_reason(serves.reason) is Act.FREEZE and any(high is None for _, high in ranges)
+
+
+def refusal(serves: Outcome) -> str:
+    """Return the reason of an `ATen (refused)` among those that a GEMM is not measured for."""
+    return serves.reason if serves.reason.startswith(NO_KERNEL) else f"{ONLY_ATEN}: {serves.reason}"
+
+
+def tighter(serves: Outcome, evidence: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the ends of a smaller range of rows that one kernel would serve, where none is good at all sizes; None if
+    none is known."""
+    known = evidence.get(GOOD_UP_TO)
+    if serves.kind is not Kind.ATEN_REFUSED or not known:
+        return None
+    return max(evidence["range"]["m"][0], 1), known
 
 
 def advise(found: Situation) -> tuple[Advice, ...]:
@@ -112,11 +131,11 @@ def advise(found: Situation) -> tuple[Advice, ...]:
     numbers[Act.BUILD] += found.unknown
     numbers[Act.UPGRADE] += found.outdated
     numbers[Act.CHECK] += found.predicted
-    numbers[Act.NOTHING] += found.best
+    numbers[Act.TIGHTEN] += len(found.tighter)
+    numbers[Act.NOTHING] += found.best - len(found.tighter)
     steps = [_step(act, numbers[act], found) for act in Act]
     useful = tuple(one for one in steps if one is not None)
-    alone = sum(number for reason, number in found.left_out.items() if ONLY_ATEN in reason)
-    return useful or (_nothing(numbers[Act.NOTHING], alone),)
+    return useful or (_nothing(numbers[Act.NOTHING], found),)
 
 
 def _step(act: Act, number: int, found: Situation) -> Advice | None:
@@ -142,6 +161,10 @@ def _step(act: Act, number: int, found: Situation) -> Advice | None:
         text = f"the batch of {gemms} has no upper bound, or a very large one: give one and run again"
         # torch fails if there is a max but no min.
         return Advice(act, text, f"torch._dynamo.mark_dynamic(x, 0, min=2, max={bound(found.largest)})")
+    if act is Act.TIGHTEN:
+        low, high = min(found.tighter, key=lambda ends: ends[1])
+        text = f"{NO_KERNEL} for {gemms}, but one is up to {high:,} rows: bound the batch tighter and run again"
+        return Advice(act, text, f"torch._dynamo.mark_dynamic(x, 0, min={low}, max={high})")
     if act is Act.BUILD and found.build:
         return Advice(act, f"no table answers for {gemms}; measure them", found.build)
     if act is Act.UPGRADE and found.build:
@@ -165,13 +188,18 @@ def _idle(found: Situation) -> Advice:
     return Advice(Act.IDLE, text, found.patient or found.command)
 
 
-def _nothing(number: int, alone: int) -> Advice:
-    """`number`: GEMMs that ATen runs whatever is done; `alone`: those of them that no other kernel can run."""
+def _nothing(number: int, found: Situation) -> Advice:
+    """`number`: GEMMs that ATen runs whatever is done."""
     if not number:
         return Advice(Act.NOTHING, "nothing to do: no faster kernel is known")
-    if number == alone:
-        return Advice(Act.NOTHING, f"nothing to do: only ATen can run {_many(number, 'GEMM')} here")
-    return Advice(Act.NOTHING, f"nothing to do: no kernel is faster than ATen for {_many(number, 'GEMM')} here")
+    alone = sum(number for reason, number in found.left_out.items() if ONLY_ATEN in reason)
+    ranged = sum(number for reason, number in found.left_out.items() if reason.startswith(NO_KERNEL))
+    parts = {
+        "no kernel is faster than ATen for": number - alone - ranged, f"{NO_KERNEL} for": ranged,
+        "only ATen can run": alone,
+    }  # fmt: skip
+    told = ", and ".join(f"{text} {_many(count, 'GEMM')}" for text, count in parts.items() if count)
+    return Advice(Act.NOTHING, f"nothing to do: {told} here")
 
 
 def bound(largest: int) -> int:
