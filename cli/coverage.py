@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from typer import Argument, Option
 
 from gemmdb import advice
-from gemmdb.advice import OTHER_DEVICE, Advice, Situation, advise
+from gemmdb.advice import OTHER_DEVICE, Act, Advice, Situation, advise
 from gemmdb.cli import terminal
 from gemmdb.cli.evidence import problem_name
 from gemmdb.cli.gain import NO_GAIN
@@ -74,7 +74,7 @@ def coverage(
     time: for `ATen (nothing known)` a build may find a faster kernel, for `ATen (refused)` it cannot. The last line is
     the expected gain, weighted by calls and time. GEMMs that gemmdb does not support (a baddbmm that adds, fp8 with MX
     scales, 1x1 convolutions that stay convolutions) are listed with counts. Convolutions with larger kernels are not
-    recorded. Without a gain, the last lines say what to do.
+    recorded. Without a gain, or if the bound of a batch is too large for one kernel, the last lines say what to do.
 
     \b
     Examples:
@@ -126,8 +126,9 @@ def _say(found: Coverage, wide: bool, workload: Path, elsewhere: bool) -> None:
         say()
         expected = str(found.gain) if served else NO_GAIN
         say_prose(f"expected over ATen, weighted by calls and time: {expected}")
-        if not served or found.gain.verdict != "faster":
-            say_facts(advice.facts(steps(found, workload, elsewhere)), hang=not wide)
+        gained = served and found.gain.verdict == "faster"
+        said = [one for one in steps(found, workload, elsewhere) if not gained or one.act is Act.TIGHTEN]
+        say_facts(advice.facts(said), hang=not wide)
 
 
 def steps(found: Coverage, workload: Path, elsewhere: bool) -> tuple[Advice, ...]:
