@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemmdb import outcome
 from gemmdb.advice import Act, Advice, Situation, advise
+from gemmdb.cli.coverage import advised
 from gemmdb.cli.gain import NO_GAIN
 from gemmdb.cli.output import note
 from gemmdb.devices import detect
@@ -16,7 +17,7 @@ from gemmdb.errors import InputError
 from gemmdb.generators import shapes
 from gemmdb.generators.coverage import Coverage, coverage
 from gemmdb.kernels.config import ATEN
-from gemmdb.outcome import Kind, Outcome, counted
+from gemmdb.outcome import NO_KERNEL, Kind, Outcome, counted
 from gemmdb.settings import Policy, data_home
 from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import TIMED
@@ -42,7 +43,7 @@ class Summary:
         try:
             workload = entries.read(Path(request.shapes or ""))
         except InputError:
-            self.is_workload, self.weighed = False, "one call of each"
+            self.found, self.weighed = None, "one call of each"
             with Table.open(report.out) as table:
                 served = [_outcome(verdict, table) for verdict in self.verdicts]
             self.kinds, self.disturbed = [one.kind for one in served], sum(one.disturbed for one in served)
@@ -50,8 +51,8 @@ class Summary:
                 Part.of(one.aten_us, one.expected_us, one.spread if one.pick != ATEN else 0.0) for one in self.verdicts
             )
         else:
-            self.is_workload, self.weighed = True, "weighted by calls and time"
-            found = self._coverage(workload)
+            self.weighed = "weighted by calls and time"
+            self.found = found = self._coverage(workload)
             self.kinds, self.gain, self.disturbed = list(found.kinds), found.gain, found.disturbed
 
     def _coverage(self, workload: Workload) -> Coverage:
@@ -75,10 +76,14 @@ class Summary:
     def steps(self, command: str, patient: str) -> tuple[Advice, ...]:
         """Return what to do if the build gained nothing or is incomplete; empty otherwise. `command` continues it,
         `patient` waits for a quiet machine first."""
-        report = self.report
-        known = len(self.verdicts) - self.disturbed
+        report, found = self.report, self.found
+        if found is not None and not report.jobs and not report.stopped:
+            said = advised(found, Path(self.shapes or ""), report.device.sku != detect.native().sku)
+            return tuple(one for one in said if one.act is not Act.BUILD)  # It would measure nothing again.
+        known = len(self.verdicts) - self.disturbed - report.left_out.get(NO_KERNEL, 0)
         steps = advise(Situation(
-            report.left_out, best=known, disturbed=report.disturbed or self.disturbed, timed=report.rows,
+            report.left_out, best=max(known, 0), largest=found.most_rows if found else 0,
+            tighter=found.tighter if found else (), disturbed=report.disturbed or self.disturbed, timed=report.rows,
             left=0 if report.stopped else report.left, command=command, busy=report.stopped, patient=patient,
         ))  # fmt: skip
         if steps[0].act is not Act.NOTHING:
@@ -93,8 +98,8 @@ class Summary:
         beat = "are predicted to beat ATen at the recorded sizes" if modelled else "beat ATen"
         best = f"{len(gains):,} {beat}, {max(gains):.2f}x at most" if gains else "none beats ATen"
         known = bool(self.verdicts) and (modelled or self._is_usable())
-        following = f"gemmdb coverage {self.shapes}" if self.is_workload else "gemmdb tables"
-        if self.is_workload and report.device != detect.native():
+        following = f"gemmdb coverage {self.shapes}" if self.found else "gemmdb tables"
+        if self.found and report.device != detect.native():
             following += f" --device {shlex.quote(report.device.sku)}" + " --confirm" * modelled
         if report.out.absolute().parent != data_home().absolute():
             following = f"GEMMDB_TABLES={report.out} {following}"

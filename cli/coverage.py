@@ -126,9 +126,13 @@ def _say(found: Coverage, wide: bool, workload: Path, elsewhere: bool) -> None:
         say()
         expected = str(found.gain) if served else NO_GAIN
         say_prose(f"expected over ATen, weighted by calls and time: {expected}")
-        gained = served and found.gain.verdict == "faster"
-        said = [one for one in steps(found, workload, elsewhere) if not gained or one.act is Act.TIGHTEN]
-        say_facts(advice.facts(said), hang=not wide)
+        say_facts(advice.facts(advised(found, workload, elsewhere)), hang=not wide)
+
+
+def advised(found: Coverage, workload: Path, elsewhere: bool) -> list[Advice]:
+    """Return what to do where there is no gain, and where a bound of a batch hides one. `elsewhere`: as for `_say`."""
+    gained = found.gain.verdict == "faster" and any(hits.problems > hits.aten for hits in found.hits.values())
+    return [one for one in steps(found, workload, elsewhere) if not gained or one.act is Act.TIGHTEN]
 
 
 def steps(found: Coverage, workload: Path, elsewhere: bool) -> tuple[Advice, ...]:
@@ -146,7 +150,8 @@ def steps(found: Coverage, workload: Path, elsewhere: bool) -> tuple[Advice, ...
             kinds[serves.kind] += of.problems
             if serves.kind is Kind.ATEN_REFUSED:
                 reasons[advice.refusal(serves)] += of.problems
-    reasons[OTHER_DEVICE if elsewhere else ""] += kinds[Kind.ATEN_UNKNOWN]
+    reasons.update(found.unbuilt)
+    reasons[OTHER_DEVICE if elsewhere else ""] += kinds[Kind.ATEN_UNKNOWN] - sum(found.unbuilt.values())
     unknown = reasons.pop("", 0)
     return advise(Situation(
         reasons, unknown, kinds[Kind.ATEN_BEST], kinds[Kind.ATEN_PREDICTED],

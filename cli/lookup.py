@@ -109,12 +109,16 @@ def _steps(query: Query, hit: Hit | None, catalog: Catalog) -> tuple[Advice, ...
         return ()
     line = {"problem": query.problem.text, **({"ranges": query.ranges} if query.ranges else {})}
     build = f"echo {shlex.quote(json.dumps(line))} > gemm.jsonl && gemmdb build --arch native --shapes gemm.jsonl"
-    if hit is not None and disturbed(hit, query, catalog.tables):
-        return advise(Situation(disturbed=1, command=build))
     reason = advice.refusal(serves) if serves.kind is Kind.ATEN_REFUSED else ""
+    if serves.kind is Kind.ATEN_UNKNOWN:
+        from gemmdb.generators.coverage import never_built  # Lazy: it imports what builds.
+
+        reason = never_built(query, catalog)
+    if not reason and serves.disturbed:
+        return advise(Situation(disturbed=1, command=build))
     narrower = advice.tighter(serves, {} if hit is None else hit.evidence)
     here = query.device.sku == detect.native().sku
-    if serves.kind is Kind.ATEN_UNKNOWN and not here:
+    if serves.kind is Kind.ATEN_UNKNOWN and not (here or reason):
         reason = OTHER_DEVICE
     return advise(Situation(
         {reason: 1} if reason else {}, int(serves.kind is Kind.ATEN_UNKNOWN and not reason),

@@ -16,6 +16,7 @@ from gemmdb.cli.output import count, microseconds, note, say
 from gemmdb.errors import InputError
 from gemmdb.files import check_appendable, check_target
 from gemmdb.lookup.environment import current_catalog
+from gemmdb.settings import Policy
 from gemmdb.table.stats import Gain
 from gemmdb.tune.running import Recorded, run
 from gemmdb.workload import entries
@@ -51,8 +52,19 @@ def record(
     else:
         new = f", {after - before} of them new" if before else ""
         named = f"; not handled: {', '.join(unsupported)}" if unsupported else ""
-        note(f"{count(after, 'problem')} in {out}{new}{named}; next: gemmdb build --arch native --shapes {out}")
+        note(f"{count(after, 'problem')} in {out}{new}{named}")
+        for step in _next(out):
+            note(f"next: {step}")
     raise typer.Exit(recorded.exit_code)
+
+
+def _next(workload: Path) -> list[str]:
+    """Return what `gemmdb coverage` advises, or its command if it advises nothing."""
+    from gemmdb.cli.coverage import advised
+    from gemmdb.generators.coverage import coverage
+
+    found = coverage(entries.read(workload), current_catalog(), Policy())
+    return [*map(str, advised(found, workload, False))] or [shlex.join(["gemmdb", "coverage", str(workload)])]
 
 
 def _in_workload(path: Path) -> tuple[int, list[str]]:

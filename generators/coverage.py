@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gemmdb import outcome
@@ -86,7 +86,8 @@ class Coverage:
     gemmdb does not handle. Shares refer to the problems' time and exclude unhandled GEMMs, which have no recorded
     sizes. `gain`: expected speedup over ATen for all calls of all problems, misses included; its interval covers the
     noise of measured times, not prediction errors. `most_rows`: the largest M of the misses with symbolic sizes.
-    `tighter`: smaller ranges that one kernel would serve, one for each GEMM with such a range."""
+    `tighter`: smaller ranges that one kernel would serve, one for each GEMM with such a range. `unbuilt`: number
+    of hits that know nothing and that no build can change, by reason."""
 
     problems: int
     hits: Mapping[str, Hits]
@@ -95,6 +96,7 @@ class Coverage:
     gain: Gain
     most_rows: int = 0
     tighter: tuple[tuple[int, int], ...] = ()
+    unbuilt: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def kernel_share(self) -> float:
@@ -151,7 +153,8 @@ class Coverage:
 @dataclass(frozen=True)
 class EntryHit:
     """An entry of a workload, its device, and its hit, if any. `disturbed`: the hit's time was taken only on a busy
-    machine. `saving`: what a build may save per call, for a miss; None if unknown. All times are means over the sizes
+    machine. `saving`: what a build may save per call, for a miss; None if unknown. `reason`: why no build can change
+    that ATen runs, empty if one may. All times are means over the sizes
     of the calls, if these are known."""
 
     entry: Entry
@@ -159,6 +162,7 @@ class EntryHit:
     hit: Hit | None
     disturbed: bool = False
     saving: Saving | None = None
+    reason: str = ""
 
     @property
     def query(self) -> Query:
@@ -180,6 +184,8 @@ class EntryHit:
     @property
     def outcome(self) -> Outcome:
         """What serves the GEMM at the sizes of its calls, and why."""
+        if self.hit is not None and self.reason:
+            return Outcome(Kind.ATEN_UNKNOWN, self.reason)
         return outcome.of_hit(
             self.at_recorded, "" if self.hit else str(lowering.only_aten(self.query) or ""), self.disturbed
         )
@@ -244,14 +250,15 @@ def coverage(workload: Workload, catalog: Catalog, policy: Policy, device: Devic
         tuple(
             Miss(
                 one.entry.problem.text, one.device.sku, dict(one.query.ranges), one.entry.count, one.entry.calls,
-                one.time_us, one.total_us / total, tuple(map(str, one.entry.origins)), _never_built(one, catalog),
+                one.time_us, one.total_us / total, tuple(map(str, one.entry.origins)), one.reason,
             )
             for one in sorted(missed, key=lambda one: (-one.total_us, one.entry.problem.text))
         ),
         dict(sorted(workload.uncovered.items())),
         weighted(one.all_calls for one in entries),
-        max((one.entry.most_rows for one in missed if one.entry.ranges), default=0),
+        max((one.entry.most_rows for one in entries if one.entry.ranges and not one.served), default=0),
         tuple(one.tighter for one in entries if one.tighter),
+        Counter(one.reason for one in entries if one.hit is not None and one.reason),
     )  # fmt: skip
 
 
@@ -264,8 +271,12 @@ def look_up(entry: Entry, catalog: Catalog, policy: Policy) -> EntryHit:
     query = entry.query(device)
     hit = answer(query, catalog, policy_for(query, policy), installed(device.kind))
     if hit is None:
-        return EntryHit(entry, device, None, saving=over_sizes.mean_saving(query, entry.sizes()))
-    return EntryHit(entry, device, hit, disturbed(hit, query, catalog.tables))
+        saved = over_sizes.mean_saving(query, entry.sizes())
+        return EntryHit(entry, device, None, saving=saved, reason=never_built(query, catalog))
+    found = EntryHit(entry, device, hit, disturbed(hit, query, catalog.tables))
+    if not (query.ranges and found.outcome.kind is Kind.ATEN_UNKNOWN):
+        return found
+    return replace(found, reason=never_built(query, catalog))
 
 
 def _on(device: Device, entries: Iterable[Entry]) -> Iterable[Entry]:
@@ -295,13 +306,13 @@ def _tally(found: Sequence[EntryHit], total: float) -> Tally:
     return Tally(len(found), counts, calls, sum(one.total_us for one in found) / total)
 
 
-def _never_built(one: EntryHit, catalog: Catalog) -> str:
-    """Return why no build can change a miss: ATen is the only candidate, or a size of its range takes too long to
+def never_built(query: Query, catalog: Catalog) -> str:
+    """Return why no build can change that ATen runs: it is the only candidate, or a size of its range takes too long to
     measure. Empty if a build may. On a GPU there are always other candidates."""
-    if one.device.kind != "cpu":
+    if query.device.kind != "cpu":
         return ""
     space, quick = CpuSpace(), effort.named("quick")
-    if reason := alone(one.query, space, quick):
+    if reason := alone(query, space, quick):
         return str(reason)
-    ask = Ask(one.query, catalog.tables, Policy(), installed(one.device.kind))
+    ask = Ask(query, catalog.tables, Policy(), installed(query.device.kind))
     return str((ask.symbolic and range_rejection(ask, unmeasured(ask), space, quick)) or "")

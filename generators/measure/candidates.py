@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from gemmdb.cost.roofline import work_us
 from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.backend import Candidate, Space
@@ -25,11 +24,6 @@ from gemmdb.table.measurement import Status
 PER_PROCESS, PLANNED_S = 100, 600.0
 """Least number of problems for which a process is started, half a second each, and the most seconds that it may take.
 On a GPU, ranking the candidates of a problem takes 20 milliseconds."""
-BOUND_LINE = "torch._dynamo.mark_dynamic(x, 0, min=2, max=...)"
-"""What gives the first size of a tensor an upper bound."""
-MAX_TIMED_S = 10.0
-"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds: all work on
-it, from compiling to confirming, takes several times as long."""
 
 
 class CachedSpace:
@@ -88,23 +82,15 @@ def range_rejection(ask: Ask, missing: Iterable[Problem], space: Space, effort: 
     has to serve all sizes. None if it is measured."""
     if rejected := lowering.only_aten(ask.query):
         return rejected
-    slow = [one for one in missing if not fits(one, ask.device, space, effort)]
-    if not slow or ranges.divisible(ask) is not None:
-        return None
-    sizes = " ".join(f"{name}={getattr(slow[-1], name)}" for name in ask.symbolic)
-    what = f"{sizes}, which takes more than {MAX_TIMED_S:.0f} s to measure"
-    if any(high is None for _, high in ask.query.ranges.values()):
-        return Rejected(f"its range has no upper bound and reaches {what}; bound it: {BOUND_LINE}")
-    return Rejected(f"its range reaches {what}; make it smaller: {BOUND_LINE}")
+    return ranges.too_long(ask, missing, lambda problem: _calls(problem, ask.device, space, effort))
 
 
 def fits(problem: Problem, device: Device, space: Space, effort: Effort) -> bool:
-    """Whether the timed calls of a size are expected to take no longer than MAX_TIMED_S."""
-    return timed_s(problem, device, space, effort) <= MAX_TIMED_S
+    """Whether the timed calls of a size are expected to take no longer than a build allows."""
+    return ranges.fits(problem, device, _calls(problem, device, space, effort))
 
 
-def timed_s(problem: Problem, device: Device, space: Space, effort: Effort) -> float:
-    """Return the seconds that the timed calls of a problem are expected to take."""
+def _calls(problem: Problem, device: Device, space: Space, effort: Effort) -> int:
+    """Return the number of timed calls of a problem."""
     tried = sum(not one.rejected for one in space.candidates(problem, device, effort))
-    kept = min(tried, max(effort.keep, 2))
-    return work_us(problem, device) * 1e-6 * effort.samples * kept
+    return effort.samples * min(tried, max(effort.keep, 2))

@@ -147,3 +147,35 @@ def test_without_such_a_size_there_is_nothing_to_do(us, kind, gemmdb, tables) ->
     assert step.startswith("nothing to do: no ")
     assert ("no kernel is faster" in step) == (kind != "ATen (refused)")
     assert json.loads(gemmdb("lookup", *RANGED, "--json").out)["outcome"] == kind
+
+
+OPEN = Problem.gemm("mm", m=4, n=768, k=256, dtype="bf16", constant_weight=True)
+BOUND = (
+    "the batch of 1 GEMM has no upper bound, or a very large one: give one and run again:"
+    " torch._dynamo.mark_dynamic(x, 0, min=2, max=64)"
+)
+needs_cpu = pytest.mark.skipif(detect.native().kind != "cpu", reason="a CPU's kernel has to serve the whole range")
+
+
+@needs_cpu
+def test_a_range_that_no_build_measures_is_bounded(gemmdb, environment, tables) -> None:
+    """A build was advised, which measured the recorded size alone and advised the same again."""
+    asked = f"{OPEN.text} (m 2..)"
+    assert steps(gemmdb, asked) == [BOUND]
+    here = {"problem": OPEN, "device": detect.native(), "toolchain": installed("cpu") or KIT.new}
+    tables([KIT.row(**here), KIT.row(KIT.configs[1], 5.0, **here)])
+    assert steps(gemmdb, asked) == [BOUND]
+
+
+@needs_cpu
+def test_a_record_and_a_build_without_problems_advise_what_coverage_does(gemmdb, environment) -> None:
+    """`record` advised a build, and that said `problems 0`, and to run coverage."""
+    pytest.importorskip("torch")
+    line = {"problem": OPEN.text, "device": detect.native().text, "ranges": {"m": [2, None]}}
+    Path("w.jsonl").write_text(json.dumps(line) + "\n")
+    assert gemmdb("coverage", "w.jsonl").out.splitlines()[-1] == f"next  {BOUND}"
+    assert gemmdb("record", "--out", "w.jsonl", "--", "true").err.splitlines() == [
+        "gemmdb: 1 problem in w.jsonl, 0 of them new", f"gemmdb: next: {BOUND}",
+    ]  # fmt: skip
+    done = gemmdb("build", "--arch", "native", "--shapes", "w.jsonl", "--out", "t.db").out.splitlines()
+    assert done[-1].split(None, 2)[2] == BOUND

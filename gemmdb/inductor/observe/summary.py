@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
+from gemmdb.advice import Act, Advice
 from gemmdb.inductor.observe.journal import JOURNAL, SEARCH, Event
 from gemmdb.inductor.observe.stats import (
     aligned,
@@ -21,6 +22,7 @@ from gemmdb.inductor.observe.stats import (
     shortened,
     tune_line,
 )
+from gemmdb.inductor.observe.steps import is_built, steps, unbuilt
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
@@ -82,7 +84,8 @@ class Summary:
     """A summary of the compiles, to print or to read: answers by outcome; GEMMs that gain, largest gain first; GEMMs
     of which nothing is known, largest estimated saving first; GEMMs whose kernel was refused; names of GEMMs that
     gemmdb does not handle; failures inside gemmdb; GEMMs that only ATen can run; GEMMs that Inductor autotunes; a
-    sentence on those that run ATen's kernel in place of the program's spelling. A call counts every graph once."""
+    sentence on those that run ATen's kernel in place of the program's spelling; what to do about those without a
+    kernel. A call counts every graph once."""
 
     graphs: int = 0
     answers: Sequence[Answers] = ()
@@ -94,6 +97,7 @@ class Summary:
     alone: Sequence[Product] = ()
     searched: Sequence[Product] = ()
     respelled: str = ""
+    steps: Sequence[Advice] = ()
 
     @property
     def total(self) -> Answers:
@@ -116,8 +120,8 @@ class Summary:
             parts.append(f"Inductor autotunes {searched}")
         if total.timed:
             parts.append(_expected(total))
-        if self.missed:
-            parts.append(f"a build (`{tune_line()}`) may save {_saving(self.missed)}")
+        if built := _to_build(self):
+            parts.append(f"a build (`{tune_line()}`) may save {_saving(built)}")
         if self.uncovered:
             parts.append(f"not handled: {not_handled(self.uncovered)}")
         return f"graph with {'; '.join(parts)}"
@@ -152,7 +156,8 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
             us = None if saved_us is None else len(same) * saved_us
             # A miss has the reason of each rung, which says no more than this.
             said = one.rung != "aten" or found.reason.startswith(NOT_TUNED)
-            missed.append(replace(product, config="", us=us, why=found.reason if said else NO_TABLE))
+            why = unbuilt(one) or (found.reason if said else NO_TABLE)
+            missed.append(replace(product, config="", us=us, why=why))
         elif found.kind is Kind.ATEN_REFUSED:
             refused.append(replace(product, why=found.reason))
         elif gained > 0:
@@ -164,6 +169,7 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
         tuple(sorted(missed, key=lambda one: (-(one.us or 0.0), one.problem))),
         tuple(refused), dict(uncovered), tuple(errors), tuple(alone), tuple(searched),
         respelled((one.note, len(same)) for same in alike.values() for one in same[:1]),
+        steps(alike.values()),
     )  # fmt: skip
 
 
@@ -227,9 +233,11 @@ def _lines(of: Summary) -> Iterator[str]:
     gains = [replace(one, why=", ".join(filter(None, (one.config.split()[0], one.why)))) for one in of.gains]
     yield from _listed("largest gains", gains)
     if of.missed:
-        title = f"{Kind.ATEN_UNKNOWN}; a build may save {_saving(of.missed)}"
+        built = _to_build(of)
+        title = Kind.ATEN_UNKNOWN + (f"; a build may save {_saving(built)}" if built else "")
         yield from _listed(title, of.missed, unknown="unknown")
-        yield f"  to build: {tune_line()}"
+        if built:
+            yield f"  to build: {tune_line()}"
     yield from _listed(f"{Kind.TUNED} by Inductor, as max_autotune requests", of.searched)
     yield from _listed(Kind.ATEN_REFUSED.value, of.refused)
     for why in dict.fromkeys(one.why for one in of.alone):
@@ -241,7 +249,15 @@ def _lines(of: Summary) -> Iterator[str]:
     if of.uncovered:
         yield ""
         yield f"not handled by gemmdb: {not_handled(of.uncovered)}"
+    if said := [one for one in of.steps if one.act in (Act.IDLE, Act.BOUND, Act.TIGHTEN)]:
+        yield ""
+        yield from (f"to do: {one}" for one in said)
     yield from failures(of.errors)
+
+
+def _to_build(of: Summary) -> list[Product]:
+    """Return what a build may measure among the GEMMs of which nothing is known."""
+    return [one for one in of.missed if is_built(one.why)]
 
 
 def _row(one: Answers) -> tuple[str, ...]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
+from gemmdb.cost.roofline import work_us
 from gemmdb.hit import Hit
 from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import ATEN
-from gemmdb.key.problem import Problem
+from gemmdb.key.device import Device
+from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import symbolic
 from gemmdb.lookup.acceptance import exact, required_gain
 from gemmdb.lookup.acceptance.near import SWITCHED_OFF, near, predict
@@ -20,6 +22,15 @@ from gemmdb.lookup.prediction import Prediction, measured, remembered
 from gemmdb.lookup.symbolic import MOST_BUCKETS, Bucket, Interval
 from gemmdb.outcome import FASTER_AT, GOOD_UP_TO, NO_KERNEL
 from gemmdb.rejected import Rejected
+from gemmdb.settings import Policy
+
+BOUND_LINE = "torch._dynamo.mark_dynamic(x, 0, min=2, max=...)"
+"""What gives the first size of a tensor an upper bound."""
+MAX_TIMED_S = 10.0
+"""A size of a range is not measured if its timed calls are expected to take longer than this, in seconds: all work on
+it, from compiling to confirming, takes several times as long."""
+QUICK_CALLS = 120
+"""Number of timed calls of a size in a quick build on a CPU: 30 of ATen and of each of three kernels."""
 
 
 def ranged(ask: Ask) -> Step:
@@ -137,6 +148,30 @@ def unmeasured(ask: Ask) -> list[Problem]:
         return []
     at = ask.at(problem)
     return [one.problem for one in _buckets(at, symbolic.sizes(at)) if one.prediction is None]
+
+
+def too_long(ask: Ask, missing: Iterable[Problem], calls: Callable[[Problem], int]) -> Rejected | None:
+    """Return why a range is not measured: a size of `missing` takes too long, and one kernel has to serve all sizes.
+    None if it is measured. `calls`: returns the number of timed calls of a size."""
+    slow = [one for one in missing if not fits(one, ask.device, calls(one))]
+    if not slow or divisible(ask) is not None:
+        return None
+    sizes = " ".join(f"{name}={getattr(slow[-1], name)}" for name in ask.symbolic)
+    what = f"{sizes}, which takes more than {MAX_TIMED_S:.0f} s to measure"
+    if any(high is None for _, high in ask.query.ranges.values()):
+        return Rejected(f"its range has no upper bound and reaches {what}; bound it: {BOUND_LINE}")
+    return Rejected(f"its range reaches {what}; make it smaller: {BOUND_LINE}")
+
+
+def fits(problem: Problem, device: Device, calls: int) -> bool:
+    """Whether the timed calls of a size are expected to take no longer than MAX_TIMED_S."""
+    return work_us(problem, device) * 1e-6 * calls <= MAX_TIMED_S
+
+
+def unbuilt(query: Query) -> Rejected | None:
+    """Return why a quick build on a CPU does not measure a range; None if it does, and for a GPU."""
+    ask = Ask(query, (), Policy(), None)
+    return too_long(ask, unmeasured(ask), lambda _: QUICK_CALLS) if query.device.kind == "cpu" else None
 
 
 def divisible(ask: Ask) -> Problem | None:

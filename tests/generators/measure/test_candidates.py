@@ -17,6 +17,7 @@ from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup.acceptance.ranges import QUICK_CALLS
 from gemmdb.table.measurement import Protocol, Status, Times
 from gemmdb.table.writer import Store
 
@@ -75,3 +76,10 @@ def test_the_candidates_of_few_problems_are_computed_when_they_are_needed():
     space.compute([problem], H200, named("lean", "cuda"))
     assert not space._known
     assert space.candidates(problem, H200, named("lean", "cuda"))
+
+
+def test_a_quick_build_on_a_cpu_times_a_size_as_often_as_a_compile_assumes():
+    """A summary tells which ranges a build leaves out."""
+    quick, problem = named("quick", "cpu"), Problem.gemm("mm", m=4, n=768, k=256, dtype="bf16", constant_weight=True)
+    device = Device("cpu", "cpu", "Test CPU", 2, isa="avx512_bf16")
+    assert quick.samples * sum(not one.rejected for one in CpuSpace().candidates(problem, device, quick)) == QUICK_CALLS
