@@ -192,7 +192,7 @@ def explain(
     steps = explain_query(query, catalog, policy, installed(query.device.kind))
     loads = _under_load(query, catalog)
     answers = next((step for step in steps if step.hit is not None), None)
-    rung = answers.rung if answers else "miss"
+    rung = answers.hit.rung if answers and answers.hit else "miss"
     serves = _outcome(query, answers.hit if answers else None, catalog)
     alone = str(only_aten(query) or "") if rung == "miss" else ""
     if json:
@@ -201,10 +201,10 @@ def explain(
     else:
         _say_query(query, catalog, wide)
         for step in steps:
-            _say_step(step, step.rung == rung, wide, query, catalog)
+            _say_step(step, step is answers, wide, query, catalog)
             if step.rung == "exact":
                 say_facts((("  under load", _load_text(one)) for one in loads), hang=not wide)
-        said = f"{serves}, from rung {rung}" if answers else str(serves)
+        said = f"{serves}, from rung {rung}{' for the range' * bool(query.symbolic)}" if answers else str(serves)
         say_hanging("answer:", said, "green" if answers else "yellow")
         for _, text in advice.facts(_steps(query, answers.hit if answers else None, catalog)):
             say_hanging("next:", text, "bold", hang=not wide)

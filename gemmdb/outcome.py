@@ -109,7 +109,7 @@ def of(
     respelled = RESPELLED in note
     if (config == ATEN.text or respelled) and "kernels" not in evidence:
         found = _of_aten(rung, note.replace(RESPELLED, "").removesuffix("; "), evidence)
-        return Outcome(Kind.ATEN_UNKNOWN, DISTURBED) if disturbed and found.kind is Kind.ATEN_BEST else found
+        return Outcome(Kind.ATEN_UNKNOWN, DISTURBED) if disturbed and _is_from_times(found) else found
     if rung in ("live", "aten"):
         return Outcome(Kind.TUNED)
     return Outcome(Kind.TABLE if rung in ("exact", "forced") else Kind.NEAR)
@@ -124,6 +124,11 @@ def counted(kinds: Iterable[Kind]) -> str:
     """Return how many GEMMs have each outcome: `2 table, 1 ATen (measured best)`; empty without any."""
     numbers = Counter(kinds)
     return ", ".join(f"{numbers[kind]:,} {kind}" for kind in Kind if numbers[kind])
+
+
+def _is_from_times(found: Outcome) -> bool:
+    """Whether times decided for ATen, or the lack of them."""
+    return found.kind is Kind.ATEN_BEST or found.reason == NO_KERNEL or found.reason.startswith(_UNMEASURED_SIZE)
 
 
 def _of_aten(rung: str, note: str, evidence: Mapping[str, Any]) -> Outcome:
@@ -142,6 +147,8 @@ def _of_aten(rung: str, note: str, evidence: Mapping[str, Any]) -> Outcome:
     if why := refusal(evidence):
         return Outcome(Kind.ATEN_REFUSED, why)
     reason = str(evidence.get("reason", ""))
+    if reason.startswith(DISTURBED):
+        return Outcome(Kind.ATEN_UNKNOWN, DISTURBED)
     if rung == "exact" and reason.startswith(NO_KERNEL) and evidence.get(FASTER_AT):
         return Outcome(Kind.ATEN_REFUSED, NO_KERNEL)
     if rung == "model" or reason.startswith(_UNMEASURED_SIZE):

@@ -18,6 +18,7 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 from gemmdb.lookup.ask import Ask, Candidate
+from gemmdb.outcome import DISTURBED
 from gemmdb.rejected import Rejected
 from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP, Group, Time
@@ -83,6 +84,8 @@ def exact(ask: Ask) -> Candidate | Rejected:
         evidence[BESIDE_PADDING] = _beside_padding(ask, table)
     runs = f"{verdict.runs} run{'s' * (verdict.runs != 1)}"
     reason = f"measured in {runs}, {verdict.pick.name} is {verdict.speedup:.3f}x ATen"
+    if verdict.pick == ATEN and not table.packed and ask.read(Table.disturbed, table, ask.problem, ask.device, ATEN):
+        reason = f"measured in {runs}, but {DISTURBED.removeprefix('it was ')}"
     if holds is False:
         reason += f", under another toolchain class or kernel source ({verdict.klass})"
     us = verdict.aten_us

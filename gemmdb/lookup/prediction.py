@@ -93,7 +93,8 @@ class Prediction:
     `unsafe`: groups that were wrong or crashed at a neighbour. `beside`: whether a neighbour has the problem's N and K.
     `support`: computes a config's Support, which a lookup needs only for the few configs it may serve. `around`: the
     neighbours, nearest first. `corrected`: whether trees corrected the times. `intervals`: relative half-width of the
-    95% interval of each time measured at the problem itself.
+    95% interval of each time measured at the problem itself. `disturbed`: whether ATen was timed there only on a
+    busy machine, so that the times decide nothing against other configs.
     """
 
     rung: str
@@ -109,6 +110,7 @@ class Prediction:
     around: Sequence[Timings] = ()
     corrected: bool = False
     intervals: Mapping[Config, float] = field(default_factory=dict)
+    disturbed: bool = False
 
     @lazy
     def ratios(self) -> Mapping[Config, float]:
@@ -176,7 +178,8 @@ def measured(ask: Ask) -> Prediction | None:
     estimates = {config: Estimate(0.0 if config == ATEN else log - aten, 0.0, True) for config, log in logs.items()}
     intervals = {config: here.pooled[config].spread for config in estimates}
     aten_us = here.aten_us * math.exp(aten)
-    return Prediction("exact", estimates, 0.0, aten_us, here.verified, here.table, intervals=intervals)
+    busy = ATEN in here.pooled and here.pooled[ATEN].disturbed
+    return Prediction("exact", estimates, 0.0, aten_us, here.verified, here.table, intervals=intervals, disturbed=busy)
 
 
 def estimated(ask: Ask) -> Prediction | None:

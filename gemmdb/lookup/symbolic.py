@@ -166,8 +166,9 @@ def _worst_regret(config: Config, known: Iterable[Prediction], most_doubt: float
 
 
 def may_fit(buckets: Iterable[Bucket], most_regret: float) -> bool:
-    """Return whether any config other than ATen has at most this regret in all buckets with a prediction."""
-    known = [one.prediction for one in buckets if one.prediction is not None]
+    """Return whether any config other than ATen has at most this regret in all buckets with a prediction from a quiet
+    machine."""
+    known = [one.prediction for one in buckets if one.prediction is not None and not one.prediction.disturbed]
     if not known:
         return True
     configs = set(known[0].ratios).intersection(*(one.ratios for one in known)) - {ATEN}

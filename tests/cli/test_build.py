@@ -270,6 +270,6 @@ def facts_of(report: BuildReport) -> dict[str, str]:
     """The summary of a build whose table has a verdict for ATen."""
     summary = Summary.__new__(Summary)
     summary.report, summary.shapes, summary.verdicts = report, "one.jsonl", [SimpleNamespace(speedup=1.0)]
-    summary.is_workload, summary.weighed, summary.gain = False, "one call of each", Gain(1.0, 1.0, 1.0)
+    summary.found, summary.weighed, summary.gain = None, "one call of each", Gain(1.0, 1.0, 1.0)
     summary.kinds = [Kind.ATEN_BEST]
     return dict(summary.facts())

@@ -97,7 +97,7 @@ def test_batch_invariance_gives_all_sizes_one_order(gemmdb, h200):
     for more in ((), ("--confirm",)):
         assert gemmdb("lookup", "--op", "mm", *asked, "--m", "1", *more).err == ""
     steps = json.loads(gemmdb("explain", "--op", "mm", *asked, "--m", "1", "--json").out)
-    assert (steps["answer"], steps["steps"][0]["rung"]) == ("invariant", "invariant")
+    assert (steps["answer"], steps["steps"][0]["rung"]) == (found[0]["rung"], "invariant")
     ranged = gemmdb("lookup", f"{problem.text} (m 2..)", *asked[4:]).out
     assert re.search(
         r"kernels +m 2, 16, triton:narrow 16x64x128 split_k=4; .*; m 257, triton:tile \S+ slices=4\n", ranged

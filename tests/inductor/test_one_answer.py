@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 from kit.sessions import FakeSession
 from kit.tables import Kit
 
+from gemmdb.cli.app import run
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import look_up
 from gemmdb.inductor.benchmark import algorithms
@@ -32,10 +33,10 @@ from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import explain
-from gemmdb.outcome import left_out, of
+from gemmdb.outcome import DISTURBED, NO_KERNEL, Kind, left_out, of
 from gemmdb.settings import Policy, Settings
 from gemmdb.table.catalog import Catalog
-from gemmdb.table.measurement import marks
+from gemmdb.table.measurement import Measurement, marks
 from gemmdb.workload.entries import Entry
 
 NOWHERE = Settings((), Path("/nonexistent/user.db"), "aten")
@@ -90,7 +91,8 @@ def answers(query: Query, catalog: Catalog, session: TableSession, policy: Polic
     if hit is not None:
         assert event.note == left_out(hit.evidence)
         served = of(event.rung, event.config, event.note, event.evidence).kind
-        assert served == of(*offline[:2], "", hit.evidence).kind == found.outcome.kind
+        assert served == of(*offline[:2], "", hit.evidence).kind
+        assert (found.outcome, found.hit.rung) == (event.outcome, event.rung)
     steps = explain(query, catalog, policy, installed(query.device.kind))
     first = next((step.hit for step in steps if step.hit), None)
     assert (first and (first.rung, first.config, first.branches)) == (hit and (hit.rung, hit.config, hit.branches))
@@ -167,3 +169,53 @@ def test_a_refusal_stands_in_the_note_and_in_the_summary(tmp_path: Path) -> None
     decision = deciding.decide(FakeSession(lambda query: refused), query)
     assert decision.event.note.endswith(": too large")
     assert "too large" in str(of_events([decision.event], 1))
+
+
+SMALL = Problem.gemm("mm", m=4, n=512, k=512, dtype="bf16", constant_weight=True)
+RANGED = Query(SMALL, Kit.device, {"m": (2, 64)})
+SIZES = (2, 4, 8, 16, 32, 64)
+
+
+def ranged(sizes: Iterable[int], us: Callable[[int], float], busy: bool = False) -> list[Measurement]:
+    """Rows of a kernel at some sizes, where ATen takes 10 microseconds."""
+    kit, detail = Kit(), marks(False, busy)
+    problems = [SMALL.resized(m, 512, 512) for m in sizes]
+    given = {"toolchain": installed("cpu") or kit.new, "detail": detail}
+    return [kit.row(problem=one, **given) for one in problems] + [
+        kit.row(kit.configs[1], us(one.m), problem=one, **given) for one in problems
+    ]
+
+
+@pytest.mark.parametrize(("rows", "kind", "why", "reason"), [
+    (ranged(SIZES, lambda m: 5.0 if m < 32 else 16.0), Kind.ATEN_REFUSED, NO_KERNEL, f"{NO_KERNEL}: the least worst"),
+    (ranged(SIZES, lambda m: 12.0 + m), Kind.ATEN_BEST, f"{NO_KERNEL}: no config", f"{NO_KERNEL}: no config gains"),
+    (ranged([4], lambda m: 5.0, True), Kind.ATEN_UNKNOWN, DISTURBED, f"{DISTURBED}, at m=4"),
+    (ranged(SIZES, lambda m: 5.0, True), Kind.ATEN_UNKNOWN, DISTURBED, f"{DISTURBED}, at m=2, m=4, m=8, m=16, m=32"),
+    (ranged([4], lambda m: 5.0), Kind.ATEN_UNKNOWN, "no measured or near answer at m=2", "no measured or near answer"),
+])  # fmt: skip
+def test_all_say_why_aten_serves_a_range(
+    rows: list[Measurement], kind: Kind, why: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """`lookup` and `stats()` named rung `exact` and `explain` rung `range`; of sizes that were never measured they said
+    that no kernel is good at them, and of disturbed times that ATen is 1.000x ATen."""
+    path = Kit().write(tmp_path / "t.db", rows)
+    monkeypatch.setenv("GEMMDB_TABLES", str(path))
+    session = TableSession(POLICY, [path], NOWHERE)
+    event = deciding.decide(session, RANGED).event
+    found = look_up(entry(RANGED), session.catalog(), POLICY)
+    assert (event.rung, event.outcome.kind, found.outcome.kind) == ("exact", kind, kind)
+    assert event.outcome.reason.startswith(why)
+    assert found.outcome == event.outcome
+    assert event.evidence["reason"].startswith(reason)
+    asked = [f"{SMALL.text} (m 2..64)", "--device", Kit.device.sku]
+    for command in ("lookup", "explain"):
+        run([command, *asked, "--json"])
+        said = json.loads(capsys.readouterr().out)
+        assert (said["outcome"], said["why"]) == (event.outcome.kind.value, event.outcome.reason)
+        assert said["rung" if command == "lookup" else "answer"] == "exact"
+    run(["explain", *asked])
+    text = capsys.readouterr().out
+    assert f"range: ATen for the range: {reason}" in " ".join(text.split())
+    assert f"answer: {event.outcome}, from rung exact for the range" in " ".join(text.split())
+    assert "aten:default is 1.000x ATen" not in text or kind is Kind.ATEN_BEST

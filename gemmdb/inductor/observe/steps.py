@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,10 @@ from gemmdb.inductor.observe.stats import tune_line
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query, symbolic
 from gemmdb.lookup.acceptance import ranges
+from gemmdb.lookup.ask import Ask
+from gemmdb.lookup.saving import saving
 from gemmdb.outcome import DISTURBED, Kind
+from gemmdb.settings import Policy
 
 log = logging.getLogger("gemmdb")
 
@@ -56,3 +60,15 @@ def steps(gemms: Iterable[Sequence[Event]]) -> tuple[Advice, ...]:
         left_out, numbers["unknown"], disturbed=numbers["disturbed"], command=tune_line(), build=tune_line(),
         largest=numbers["largest"], tighter=[ends for ends in narrower if ends],
     ))  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def saved_us(problem: str, device: str) -> float | None:
+    """Estimated microseconds per call that the best kernel may save, None if unknown."""
+    try:
+        asked = Query(Problem.parse(problem), Device.parse(device))
+        found = saving(Ask(asked, (), Policy(), None))
+    except Exception as error:
+        log.debug("no estimate for %s: %s", problem, error)
+        return None
+    return None if found is None else found.us

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,15 +21,11 @@ from gemmdb.inductor.observe.stats import (
     shortened,
     tune_line,
 )
-from gemmdb.inductor.observe.steps import is_built, steps, unbuilt
+from gemmdb.inductor.observe.steps import is_built, saved_us, steps, unbuilt
 from gemmdb.kernels import names
 from gemmdb.kernels.config import ATEN
-from gemmdb.key.device import Device
-from gemmdb.key.problem import Problem, Query, symbolic
-from gemmdb.lookup.ask import Ask
-from gemmdb.lookup.saving import saving
+from gemmdb.key.problem import Problem, symbolic
 from gemmdb.outcome import NO_TABLE, Kind, Outcome
-from gemmdb.settings import Policy
 
 log = logging.getLogger("gemmdb")
 MAX_LISTED = 8
@@ -152,8 +147,8 @@ def of_events(events: Iterable[Event], graphs: int, errors: Sequence[str] = ()) 
         elif one.config == SEARCH:
             searched.append(product)
         elif found.kind is Kind.ATEN_UNKNOWN:
-            saved_us = _saved_us(one.problem, one.device)
-            us = None if saved_us is None else len(same) * saved_us
+            saved = saved_us(one.problem, one.device)
+            us = None if saved is None else len(same) * saved
             # A miss has the reason of each rung, which says no more than this.
             said = one.rung != "aten" or found.reason.startswith(NOT_TUNED)
             why = unbuilt(one) or (found.reason if said else NO_TABLE)
@@ -190,18 +185,6 @@ def _answer(event: Event) -> Answers:
         return Answers("", 1, kernels)
     ranged = bool(symbolic(event.ranges))
     return Answers("", 1, kernels, 1, us * speedup, us, int(ranged))
-
-
-@functools.lru_cache(maxsize=4096)
-def _saved_us(problem: str, device: str) -> float | None:
-    """Estimated microseconds per call that the best kernel may save, None if unknown."""
-    try:
-        asked = Query(Problem.parse(problem), Device.parse(device))
-        found = saving(Ask(asked, (), Policy(), None))
-    except Exception as error:
-        log.debug("no estimate for %s: %s", problem, error)
-        return None
-    return None if found is None else found.us
 
 
 def _named(one: Event) -> str:

@@ -20,7 +20,7 @@ from gemmdb.lookup.ask import Ask, Candidate, Step
 from gemmdb.lookup.bounds import certain
 from gemmdb.lookup.prediction import Prediction, measured, remembered
 from gemmdb.lookup.symbolic import MOST_BUCKETS, Bucket, Interval
-from gemmdb.outcome import FASTER_AT, GOOD_UP_TO, NO_KERNEL
+from gemmdb.outcome import DISTURBED, FASTER_AT, GOOD_UP_TO, NO_KERNEL
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 
@@ -62,12 +62,24 @@ def _ranged(ask: Ask) -> Step:
         reason = f"no measured or near answer at m={missing.m} n={missing.n} k={missing.k}"
         if _is_ruled_out(ask, problems):
             reason = NO_KERNEL
-        return _divided(ask, hint.hit, _aten(ask, hint.hit, reason, known))
+        return _divided(ask, hint.hit, _aten(ask, hint.hit, _or_busy(ask, hint.hit, reason), known))
     best = _best(ask, known)
     if isinstance(best, Rejected):
         reason = best.reason if divisible(ask) else f"{NO_KERNEL}: {best.reason}"
-        return _divided(ask, hint.hit, _aten(ask, hint.hit, reason, known))
+        return _divided(ask, hint.hit, _aten(ask, hint.hit, _or_busy(ask, hint.hit, reason), known))
     return Step("range", best.hit(_rung(known)), best.reason, best.evidence)
+
+
+def _or_busy(ask: Ask, hint: Hit, reason: str) -> str:
+    """Return the reason why ATen serves a range, or that some of its sizes were timed only on a busy machine: another
+    build times them again, but not those of a packed table."""
+    own = {str(table.path) for table in ask.tables if not table.packed}
+    known = [(one.problem, one.prediction) for one in _buckets(ask, symbolic.sizes(ask)) if one.prediction is not None]
+    busy = [problem for problem, one in known if one.disturbed and one.table in own]
+    if not busy or hint.rung != "exact":
+        return reason
+    sizes = ", ".join(" ".join(f"{name}={getattr(one, name)}" for name in ask.symbolic) for one in busy)
+    return f"{DISTURBED}, at {sizes}"
 
 
 def _best(ask: Ask, known: Sequence[Bucket]) -> Candidate | Rejected:
