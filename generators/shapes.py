@@ -22,8 +22,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from gemmdb.errors import InputError
-from gemmdb.key.layout import ITEM_SIZES, dtype_name
+from gemmdb.errors import InputError, choices
+from gemmdb.key.layout import ITEM_SIZES, dtype_name, unknown_dtype
 from gemmdb.key.ops import OPS
 from gemmdb.key.problem import Problem
 from gemmdb.workload import entries
@@ -79,7 +79,9 @@ def select(problems: Sequence[Problem], ops: Sequence[str], dtypes: Sequence[str
     for names, known, what in ((ops, list(OPS), "op"), (dtypes, list(ITEM_SIZES), "dtype")):
         for name in names:
             if name not in known:
-                raise InputError(f"unknown {what} {name!r}; known: {', '.join(known)}")
+                raise InputError(
+                    unknown_dtype(name) if what == "dtype" else f"unknown op {name!r}; {choices(name, known)}"
+                )
     return [p for p in problems if (not ops or p.op in ops) and (not dtypes or p.a.dtype in dtypes)]
 
 

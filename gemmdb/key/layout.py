@@ -24,6 +24,12 @@ ALIASES = {
 }  # fmt: skip
 """torch's names of dtypes that the key names differently."""
 
+MEANT = {
+    "float8": "fp8_e4m3", "fp8": "fp8_e4m3", "e4m3": "fp8_e4m3", "float8_e4m3": "fp8_e4m3", "e5m2": "fp8_e5m2",
+    "float": "fp32", "half": "fp16", "double": "fp64", "bfloat": "bf16",
+}  # fmt: skip
+"""What is probably meant by names that may stand for something else, too."""
+
 VECTOR_BYTES = 16
 """The widest single memory access of the GPUs we know. A kernel that needs more must check it itself."""
 
@@ -58,8 +64,15 @@ class Layout:
 def item_size(dtype: str) -> int:
     """Bytes per element of a dtype; raises InputError for an unknown one."""
     if dtype not in ITEM_SIZES:
-        raise InputError(f"unknown dtype {dtype!r}; {choices(dtype, ITEM_SIZES)}")
+        raise InputError(unknown_dtype(dtype))
     return ITEM_SIZES[dtype]
+
+
+def unknown_dtype(name: str) -> str:
+    """Return the error message for a dtype that the key does not know."""
+    known = f"unknown dtype {name!r}; {choices(name, ITEM_SIZES)}"
+    meant = MEANT.get(name.removeprefix("torch."))
+    return f"{known.partition('; did you mean')[0]}; did you mean {meant!r}?" if meant else known
 
 
 def dtype_name(text: object) -> str:

@@ -37,6 +37,7 @@ PROBLEMS = """
 --op mm --m 1 --n 64 --k 0 | --k 0: there is nothing to compute
 --op bmm --m 1 --n 64 --k 64 --batch 0 | --batch 0: there is nothing to compute
 ONE --dtype fp7 | unknown dtype 'fp7'
+ONE --dtype float8 | unknown dtype 'float8' | did you mean 'fp8_e4m3'?
 ONE --layout xy | unknown layout 'xy'
 ONE --bias 1d | bias
 --op int_mm --m 1 --n 1 --k 1 --dtype bf16 | cannot multiply

@@ -83,6 +83,11 @@ def test_options_and_mode_of_the_backend(kit, table, linear):
     ("given", "said"),
     [
         ({"options": {"gemmdb.on_mis": "aten"}}, "unknown option 'gemmdb.on_mis'; .*did you mean 'gemmdb.on_miss'"),
+        (
+            {"options": {"gemmdb.min_gain": 0.05}},
+            r"unknown option 'gemmdb.min_gain'; .* \"gemmdb.policy\": gemmdb.Policy\(min_gain=0.05\)$",
+        ),
+        ({"options": {"gemmdb.deny": "cpp"}}, r"gemmdb.Policy\(deny='cpp'\)$"),
         ({"options": {"gemdb.tables": []}}, "unknown option 'gemdb.tables' of Inductor; did you mean 'gemmdb.tables'"),
         ({"options": {"max_autotone": True}}, "unknown option 'max_autotone' .*; did you mean 'max_autotune'"),
         ({"options": {"triton.cudagraph": True}}, "; did you mean 'triton.cudagraphs'"),

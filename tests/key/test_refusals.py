@@ -42,7 +42,7 @@ CASES = {
         ({"scales": "column"}, "one of the kinds tensor, row, block, got 'column'"),
         ({"dtype": "bf16"}, "cannot multiply bf16 by bf16"),
         ({"weight_dtype": "int8"}, "cannot multiply fp8_e4m3 by int8"),
-        ({"weight_dtype": "fp8"}, "unknown dtype 'fp8'"),
+        ({"weight_dtype": "fp8"}, "unknown dtype 'fp8'; .*did you mean 'fp8_e4m3'"),
         ({"out_dtype": "fp8_e4m3"}, "the output is one of bf16, fp16, fp32"),
         ({"out_dtype": "int32"}, "the output is one of"),
         ({"layout": "nn"}, "B lies by columns in memory, not row"),

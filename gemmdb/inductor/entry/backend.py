@@ -28,7 +28,7 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
     name_unknown_variables()
     options = options or {}
     if unknown := sorted(name for name in options if name.startswith(PREFIX) and name not in OWN):
-        raise InputError(f"unknown option {unknown[0]!r}; {choices(unknown[0], OWN)}")
+        raise InputError(f"unknown option {unknown[0]!r}; {_instead(unknown[0], options[unknown[0]])}")
     given = {name.removeprefix(PREFIX): value for name, value in options.items() if name in OWN}
     import torch._inductor.compile_fx as inductor
 
@@ -49,6 +49,14 @@ def gemmdb(model: Any, inputs: Any, *, mode: str | None = None, options: Mapping
     tables = paths_of(given.get("tables", ()))
     with active.use(_session(policy, tables, settings, (*here.files, *file_states(set(tables))))):
         return run()
+
+
+def _instead(name: str, value: object) -> str:
+    """Return what to write for an option that there is not."""
+    field = name.removeprefix(PREFIX)
+    if field in Policy.__dataclass_fields__:
+        return f'a field of the policy is given as "gemmdb.policy": gemmdb.Policy({field}={value!r})'
+    return choices(name, OWN)
 
 
 @functools.lru_cache(maxsize=8)

@@ -27,7 +27,7 @@ from gemmdb.table.reader import Table
         ({"effort": "lean"}, "effort lean is for GPUs only; others: quick, standard, full"),
         ({"effort": "heroic"}, "unknown effort 'heroic'; known: quick, standard, full, lean"),
         ({"ops": ("baddbmm",)}, "unknown op 'baddbmm'"),
-        ({"dtypes": ("float",)}, "unknown dtype 'float'"),
+        ({"dtypes": ("float",)}, "unknown dtype 'float'; .*did you mean 'fp32'"),
         ({"ops": ("int_mm",)}, "no problem is left"),
         ({"shapes": "nowhere.jsonl"}, "no preset and no file is named 'nowhere.jsonl'; presets: .*cpu-quick"),
     ],
