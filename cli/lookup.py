@@ -98,8 +98,17 @@ def _hit(query: Query, catalog: Catalog, policy: Policy) -> Hit | None:
 
 def _outcome(query: Query, hit: Hit | None, catalog: Catalog) -> Outcome:
     if hit is None:
-        return outcome.of_hit(None, str(only_aten(query) or ""))
-    return outcome.of_hit(hit, disturbed=disturbed(hit, query, catalog.tables))
+        found = outcome.of_hit(None, str(only_aten(query) or ""))
+    else:
+        found = outcome.of_hit(hit, disturbed=disturbed(hit, query, catalog.tables))
+    reason = _never_built(query, catalog) if found.kind is Kind.ATEN_UNKNOWN and query.ranges else ""
+    return Outcome(Kind.ATEN_UNKNOWN, reason) if reason else found
+
+
+def _never_built(query: Query, catalog: Catalog) -> str:
+    from gemmdb.generators.coverage import never_built  # Lazy: it imports what builds.
+
+    return never_built(query, catalog)
 
 
 def _steps(query: Query, hit: Hit | None, catalog: Catalog) -> tuple[Advice, ...]:
@@ -111,9 +120,7 @@ def _steps(query: Query, hit: Hit | None, catalog: Catalog) -> tuple[Advice, ...
     build = f"echo {shlex.quote(json.dumps(line))} > gemm.jsonl && gemmdb build --arch native --shapes gemm.jsonl"
     reason = advice.refusal(serves) if serves.kind is Kind.ATEN_REFUSED else ""
     if serves.kind is Kind.ATEN_UNKNOWN:
-        from gemmdb.generators.coverage import never_built  # Lazy: it imports what builds.
-
-        reason = never_built(query, catalog)
+        reason = _never_built(query, catalog)
     if not reason and serves.disturbed:
         return advise(Situation(disturbed=1, command=build))
     narrower = advice.tighter(serves, {} if hit is None else hit.evidence)

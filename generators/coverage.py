@@ -291,7 +291,7 @@ def _on(device: Device, entries: Iterable[Entry]) -> Iterable[Entry]:
 def _hits(found: Sequence[EntryHit], total: float) -> Hits:
     by_outcome: defaultdict[Outcome, list[EntryHit]] = defaultdict(list)
     for one in found:
-        by_outcome[one.outcome.group].append(one)
+        by_outcome[one.outcome if one.reason else one.outcome.group].append(one)
     outcomes = {serves: _tally(those, total) for serves, those in by_outcome.items()}
     aten = _tally([one for one in found if not one.runs_kernel], total)
     return Hits(

@@ -164,6 +164,12 @@ def test_a_range_that_no_build_measures_is_bounded(gemmdb, environment, tables) 
     assert steps(gemmdb, asked) == [BOUND]
     here = {"problem": OPEN, "device": detect.native(), "toolchain": installed("cpu") or KIT.new}
     tables([KIT.row(**here), KIT.row(KIT.configs[1], 5.0, **here)])
+    Path("w.jsonl").write_text(
+        json.dumps({"problem": OPEN.text, "device": detect.native().text, "ranges": {"m": [2, None]}}) + "\n"
+    )
+    why = "its range has no upper bound and reaches m=65536"
+    assert json.loads(gemmdb("lookup", asked, "--json").out)["why"].startswith(why)
+    assert why in gemmdb("coverage", "w.jsonl").out
     assert steps(gemmdb, asked) == [BOUND]
 
 
