@@ -118,7 +118,7 @@ class Summary:
     def _gain(self) -> str:
         """Describe the gain, or why there is none."""
         if all(kind.aten for kind in self.kinds):
-            return f"{NO_GAIN}: {counted(self.kinds)}"
+            return f"{NO_GAIN}; {counted(self.kinds)}"
         timed = "; a compile times these kernels before it serves them" if self.report.modelled else ""
         return f"{self.gain}, {self.weighed}; {counted(self.kinds)}{timed}"
 

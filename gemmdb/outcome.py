@@ -121,9 +121,11 @@ def of_hit(hit: Hit | None, reason: str = "", disturbed: bool = False) -> Outcom
 
 
 def counted(kinds: Iterable[Kind]) -> str:
-    """Return how many GEMMs have each outcome: `2 table, 1 ATen (measured best)`; empty without any."""
+    """Return how many GEMMs have each outcome: `3 GEMMs: 2 table, 1 ATen (measured best)`; empty without any."""
     numbers = Counter(kinds)
-    return ", ".join(f"{numbers[kind]:,} {kind}" for kind in Kind if numbers[kind])
+    total = numbers.total()
+    each = ", ".join(f"{numbers[kind]:,} {kind}" for kind in Kind if numbers[kind])
+    return f"{total:,} GEMM{'' if total == 1 else 's'}: {each}" if each else ""
 
 
 def _is_from_times(found: Outcome) -> bool:

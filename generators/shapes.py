@@ -76,12 +76,12 @@ def select(problems: Sequence[Problem], ops: Sequence[str], dtypes: Sequence[str
     """Return the problems with these ops and activation dtypes (torch's names also work); empty stands for all. Raises
     InputError for unknown names."""
     dtypes = [dtype_name(name) for name in dtypes]
-    for names, known, what in ((ops, list(OPS), "op"), (dtypes, list(ITEM_SIZES), "dtype")):
-        for name in names:
-            if name not in known:
-                raise InputError(
-                    unknown_dtype(name) if what == "dtype" else f"unknown op {name!r}; {choices(name, known)}"
-                )
+    for name in ops:
+        if name not in OPS:
+            raise InputError(f"unknown op {name!r}; {choices(name, OPS)}")
+    for name in dtypes:
+        if name not in ITEM_SIZES:
+            raise InputError(unknown_dtype(name))
     return [p for p in problems if (not ops or p.op in ops) and (not dtypes or p.a.dtype in dtypes)]
 
 

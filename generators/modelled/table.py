@@ -154,9 +154,8 @@ def _version(package: str) -> str:
 def _warnings(left_out: int, compiled: bool) -> tuple[str, ...]:
     found = ["these rows are modelled, not measured; a build on such a GPU replaces them"]
     if left_out:
-        found.append(
-            f"{left_out} problems are left out: modelled tables cover only 16-bit and int8 GEMMs with aligned rows"
-        )
+        many = f"{left_out:,} problems are" if left_out > 1 else "1 problem is"
+        found.append(f"{many} left out: modelled tables cover only 16-bit and int8 GEMMs with aligned rows")
     if not compiled:
         found.append(
             "triton is not installed, so nothing was compiled; the rows may contain kernels that spill registers"

@@ -256,7 +256,8 @@ def test_times_that_were_all_disturbed_are_no_verdicts(gemmdb, one_problem, monk
     report = partial_report(rows=2, statuses={"ok": 2}, disturbed=2)
     assert facts_of(report)["over ATen"] == "nothing is known yet"
     assert (
-        facts_of(replace(report, disturbed=1))["over ATen"] == "no gain, ATen runs every GEMM: 1 ATen (measured best)"
+        facts_of(replace(report, disturbed=1))["over ATen"]
+        == "no gain, ATen runs every GEMM; 1 GEMM: 1 ATen (measured best)"
     )
 
 

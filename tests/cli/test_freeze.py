@@ -136,7 +136,7 @@ def test_without_any_table_the_program_is_frozen_to_aten(gemmdb, recorded, monke
     done = gemmdb("freeze", "--", *COMMAND)
     assert done.code == 0, done.err
     assert "none: no table has this device, and ATen runs all GEMMs" in done.out
-    assert "1 ATen (nothing known); no gain, ATen runs every GEMM" in done.out
+    assert "1 GEMM: 1 ATen (nothing known); no gain, ATen runs every GEMM" in done.out
     assert "1.00x" not in done.out
     (step,) = [line for line in done.out.splitlines() if line.startswith("to do")]
     assert step.endswith("measure them: gemmdb build --arch native --shapes gemmdb-freeze/workload.jsonl")

@@ -52,7 +52,9 @@ def test_the_summary_of_a_workload_without_devices_says_what_coverage_says(gemmd
     workload.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     built = gemmdb("build", "--arch", "sm80", "--modelled", "--shapes", str(workload), "--out", str(out))
     (over,) = [line for line in built.out.splitlines() if line.startswith("over ATen")]
-    assert over.endswith("x, weighted by calls and time; 2 near; a compile times these kernels before it serves them")
+    assert over.endswith(
+        "x, weighted by calls and time; 2 GEMMs: 2 near; a compile times these kernels before it serves them"
+    )
     assert "1.00x" not in built.out
     monkeypatch.setenv("GEMMDB_TABLES", str(out))
     asked = gemmdb("coverage", str(workload), "--device", "NVIDIA A100-SXM4-80GB", "--confirm").out

@@ -70,12 +70,12 @@ def test_outcomes_are_named_and_no_gain_is_claimed_where_aten_runs(capsys: pytes
     assert ["x  " in line.partition("0x64")[0] for line in serves.values()] == [True, False, False, False]
     (now,) = [line for line in lines if line.startswith("tables now ")]
     assert now.split(None, 2)[2].startswith(
-        "1 table, 1 ATen (measured best), 1 ATen (nothing known), 1 ATen (refused); expected over ATen, weighted by"
+        "4 GEMMs: 1 table, 1 ATen (measured best), 1 ATen (nothing known), 1 ATen (refused); expected over ATen"
     )
     aten = WorkloadReport("w", (product(2, ATEN),))
     say_tuned(Tuned(Path("w.jsonl"), Plan((), {}, 1.0), aten, aten), False, COMMANDS)
     text = capsys.readouterr().out
-    assert "tables now     1 ATen (measured best); no gain, ATen runs every GEMM" in text
+    assert "tables now     1 GEMM: 1 ATen (measured best); no gain, ATen runs every GEMM" in text
     assert "1.00x" not in text
 
 

@@ -105,7 +105,7 @@ def test_hits_that_aten_serves_are_split_by_outcome(lab, monkeypatch):
     for hit in found.hits.values():
         assert sum(of.share for of in hit.outcomes.values()) == pytest.approx(hit.share)
         assert sum(of.problems for one, of in hit.outcomes.items() if one.kind.aten) == hit.aten
-    assert counted(found.kinds) == "2 table, 2 ATen (measured best), 1 ATen (nothing known), 1 ATen (refused)"
+    assert counted(found.kinds) == "6 GEMMs: 2 table, 2 ATen (measured best), 1 ATen (nothing known), 1 ATen (refused)"
     (known, *_) = found.as_dict()["hits"]["model"]["outcomes"]
     assert known == {"outcome": "ATen (nothing known)", "why": "", "problems": 1, "count": 1, "calls": 10,
                      "share": pytest.approx(100 / 459)}  # fmt: skip

@@ -39,7 +39,7 @@ def test_every_row_is_marked_legal_and_has_a_time(request_of, arch):
     report = build(request_of(arch))
     assert (report.device.arch, report.problems, report.measured, report.modelled) == (arch, 7, 7, True)
     assert any("modelled, not measured" in line for line in report.warnings)
-    assert any("1 problems are left out" in line for line in report.warnings)
+    assert any("1 problem is left out" in line for line in report.warnings)
     assert list(verify(report.out)) == []
     with Table.open(report.out) as table:
         (summary,) = table.summary()
