@@ -78,6 +78,7 @@ def test_no_command_calls_aten_the_best_by_disturbed_times(gemmdb, environment, 
     said = [gemmdb("lookup", *flags).out, gemmdb("explain", *flags).out, gemmdb("coverage", "w.jsonl").out]
     assert ["ATen (nothing known)" in text for text in said] == [True] * 3
     assert not any("measured best" in text or "nothing to do" in text for text in said)
+    assert "exact: measured in 1 run, but timed only while other programs kept the machine busy" in said[1]
     (step,) = [line for line in said[2].splitlines() if line.startswith("next")]
     assert step == (
         "next  the timings were disturbed by other programs and are not used; run again when the machine is idle:"

@@ -74,9 +74,11 @@ def _or_busy(ask: Ask, hint: Hit, reason: str) -> str:
     """Return the reason why ATen serves a range, or that some of its sizes were timed only on a busy machine: another
     build times them again, but not those of a packed table."""
     own = {str(table.path) for table in ask.tables if not table.packed}
-    known = [(one.problem, one.prediction) for one in _buckets(ask, symbolic.sizes(ask)) if one.prediction is not None]
-    busy = [problem for problem, one in known if one.disturbed and one.table in own]
-    if not busy or hint.rung != "exact":
+    if not own or hint.rung != "exact":
+        return reason
+    known = ((problem, measured(ask.at(problem))) for problem in symbolic.sizes(ask))
+    busy = [problem for problem, one in known if one is not None and one.disturbed and one.table in own]
+    if not busy:
         return reason
     sizes = ", ".join(" ".join(f"{name}={getattr(one, name)}" for name in ask.symbolic) for one in busy)
     return f"{DISTURBED}, at {sizes}"
