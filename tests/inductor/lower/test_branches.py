@@ -22,6 +22,7 @@ from gemmdb.inductor.lower import branches
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
+from gemmdb.outcome import RESPELLED
 from gemmdb.settings import Policy
 from gemmdb.table.writer import Store
 
@@ -88,7 +89,8 @@ def test_two_and_three_kernels_share_a_range(kit, dividing):
         assert code.count("extern_kernels._weight_int8pack_mm(") == len(parts)
         assert [f"<= {limit}" in code for limit in (64, 128)] == [len(parts) == 3, True]
         (product,) = gemmdb.inductor.stats()["products"]
-        assert (product["note"], product["count"], product["ranges"]) == ("", 1, {"m": [2, None]})
+        note = f"m from {65 if len(parts) == 3 else 2} to 128: {RESPELLED}"
+        assert (product["note"], product["count"], product["ranges"]) == (note, 1, {"m": [2, None]})
 
 
 def test_m_may_be_a_gemm_of_sizes(kit, dividing):
@@ -211,7 +213,8 @@ def test_graphs_are_recorded_of_whole_gemms_only(kit, dividing):
         check(kit, torch.compile(model), (32, 100))
     (product,) = gemmdb.inductor.stats()["products"]
     assert "in CUDA graphs" in product["note"]
-    assert product["config"] == ATEN.text
+    assert product["note"].endswith(RESPELLED)
+    assert product["config"] == PACK.text
 
 
 @pytest.mark.slow
@@ -230,7 +233,7 @@ def test_a_package_of_aotinductor_chooses_without_gemmdb(dividing, tmp_path: Pat
     with torch.no_grad(), dividing(*THREE[1:]):
         exported = torch.export.export(net, (torch.randn(32, 64).bfloat16(),), dynamic_shapes={"x": {0: dim}})
         package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "net.pt2"))
-    assert gemmdb.inductor.stats()["products"][0]["note"] == ""
+    assert gemmdb.inductor.stats()["products"][0]["note"] == f"m from 2 to 128: {RESPELLED}"
     inputs = [torch.randn(m, 64).bfloat16() for m in sizes]
     for x, y in zip(inputs, kit.unpacked(package, *((x,) for x in inputs)), strict=True):
         kit.close(y, net(x))
