@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
@@ -291,12 +291,6 @@ class Query:
     def symbolic(self) -> tuple[str, ...]:
         """The names among `m`, `n`, `k` that have more than one value."""
         return symbolic(self.ranges) if self.ranges else ()
-
-    @property
-    def key(self) -> Hashable:
-        """All that is asked, to remember an answer by."""
-        ranges = tuple(sorted(self.ranges.items()))
-        return self.problem, self.device, ranges, self.l2, self.activation, self.aten_splits, self.computed
 
 
 def symbolic(ranges: Mapping[str, tuple[int, int | None]]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from gemmdb import __version__
 from gemmdb.errors import TableError
 from gemmdb.hit import Hit, Range
 from gemmdb.inductor.decide import legality, uncompiled
-from gemmdb.inductor.decide.session import Mode, Session
+from gemmdb.inductor.decide.session import Mode, Session, key_of
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import prebuilt
@@ -137,7 +137,7 @@ class TableSession(Session):
 
     def _answer(self, query: Query, policy: Policy) -> Hit | None:
         catalog, policy = self.catalog(), self._applied(query, policy)
-        known, asked = self._memory.of(catalog), (query.key, policy)
+        known, asked = self._memory.of(catalog), (key_of(query), policy)
         if (hit := known.get(asked)) is None:
             excluded = partial(legality.process_rejection, query)
             hit = answer(query, catalog, policy, installed(query.device.kind), excluded)
