@@ -12,7 +12,6 @@ from gemmdb.inductor.observe.journal import Event
 from gemmdb.inductor.observe.stats import tune_line
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query, symbolic
-from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import saving
 from gemmdb.outcome import DISTURBED, Kind
@@ -25,6 +24,8 @@ def unbuilt(event: Event) -> str:
     """Return why a build does not measure the range of a GEMM; empty for fixed sizes, and if it does."""
     if not symbolic(event.ranges):
         return ""
+    from gemmdb.lookup.acceptance import ranges  # It imports the rungs, which enabling gemmdb does not need.
+
     try:
         ends = {name: (low, high) for name, (low, high) in event.ranges.items()}
         asked = Query(Problem.parse(event.problem), Device.parse(event.device), ends, computed=event.computed)
