@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from gemmdb.inductor.observe.journal import Event
+from gemmdb.inductor.observe.journal import JOURNAL, Event
+from gemmdb.inductor.observe.stats import stats
 from gemmdb.inductor.observe.summary import of_events
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -34,6 +35,16 @@ def test_an_unbounded_batch_is_bounded_and_not_built(rung: str) -> None:
     )
     assert "build" not in said.partition("its range has no upper bound")[0]
     assert "to build" in told(rung=rung, ranges={"m": (2, 64)}, evidence={"reason": "no measured or near answer"})
+
+
+def test_stats_say_that_a_range_has_no_upper_bound() -> None:
+    """As lookup and coverage do, whatever was measured at the hint."""
+    ranges, why = {"m": (2, None)}, {"reason": "no measured or near answer at m=2"}
+    JOURNAL.enter(Event(GEMM.text, "exact", ATEN, CPU, ranges=ranges, evidence=why))
+    JOURNAL.add(JOURNAL.take())
+    (found,) = stats()["products"]
+    assert found["outcome"] == "ATen (nothing known)"
+    assert found["why"].startswith("its range has no upper bound")
 
 
 def test_disturbed_times_are_taken_again() -> None:

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels import names
 from gemmdb.kernels.config import Config
 from gemmdb.key.problem import Problem
-from gemmdb.outcome import RESPELLED
+from gemmdb.outcome import RESPELLED, Kind, Outcome
 from gemmdb.phases import PHASES
 from gemmdb.settings import DISABLED, Settings
 
@@ -110,8 +111,20 @@ def _entry(event: Event) -> dict[str, Any]:
         "problem": event.problem, "rung": event.rung, "backend": backend, "kernel": rest.partition(" ")[0],
         "config": event.config, "expected_us": expected_us, "speedup_vs_aten": speedup,
         "table": event.table, "evidence": dict(event.evidence), "ranges": dict(event.ranges), "device": event.device,
-        "note": event.note, "count": 0, **event.outcome.document(),
+        "note": event.note, "count": 0, **_outcome(event).document(),
     }  # fmt: skip
+
+
+def _outcome(event: Event) -> Outcome:
+    """Return the outcome of a GEMM. Of a range of which nothing is known because no build measures it, it says so, as
+    the commands do."""
+    found = event.outcome
+    if found.kind is not Kind.ATEN_UNKNOWN or not event.ranges:
+        return found
+    from gemmdb.inductor.observe.steps import unbuilt
+
+    why = unbuilt(event)
+    return replace(found, reason=why) if why else found
 
 
 def _html(stats: Mapping[str, Any]) -> Iterator[str]:
