@@ -1,4 +1,4 @@
-"""The session of tables remembers its hits from one compile to the next, as long as they hold."""
+"""What the compiles of one session share: tables, and what was found in them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,14 +7,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from torch._inductor import config as inductor_config
-
-from gemmdb.inductor.decide import uncompiled
-from gemmdb.inductor.decide.session import Mode
 from gemmdb.inductor.entry import table_session
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
+from gemmdb.lookup.acceptance import by_rows
 from gemmdb.settings import Policy
 from gemmdb.table import writer
 
@@ -49,23 +46,32 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_later_compiles_get_the_hits_of_earlier_ones(kit, query, asked):
+def test_later_compiles_read_the_same_tables_also_where_the_first_one_made_the_users(kit, tmp_path, monkeypatch):
+    """Each compile has a copy of the session. One that opened the tables itself would look up everything again."""
+    monkeypatch.setenv("GEMMDB_USER_TABLE", str(tmp_path / "user.db"))
     session = TableSession(Policy(on_miss="aten"))
-    hits = [session.remembering().find(query) for _ in range(3)]
-    assert [hit.config for hit in hits] == [kit.CPP] * 3
-    assert len(asked) == 1
+    before = session.remembering().catalog()
+    writer.record_live(tmp_path / "user.db", kit.rows(PROBLEM, {kit.CPP: 50.0}))
+    later = [session.remembering().catalog() for _ in range(2)]
+    assert later[0] is later[1] is session.catalog()
+    assert len(later[0].tables) == len(before.tables) + 1
 
 
-def test_what_is_asked_otherwise_is_looked_up(query, asked):
-    session = TableSession(Policy(on_miss="aten"))
-    session.find(query)
-    session.find(replace(query, ranges={"m": (2, 64)}))
-    session.find(replace(query, computed=True))
-    session.find(query, Mode.CERTAIN)
-    assert len(asked) == 4
-    with inductor_config.patch({"triton.cudagraphs": True}):  # It decides whether the host's time counts.
-        session.find(query)
-    assert len(asked) == 5
+def test_a_range_is_computed_once_for_all_compiles(query, monkeypatch):
+    computed = []
+    original = by_rows._joined
+    monkeypatch.setattr(by_rows, "_joined", lambda *args: computed.append(args) or original(*args))
+    session, ranged = TableSession(Policy(on_miss="aten")), replace(query, ranges={"m": (2, 64)})
+    for _ in range(3):
+        session.remembering().find(ranged)
+    assert len(computed) == 1
+
+
+def test_a_compile_looks_up_a_gemm_of_two_activations_beside_one_of_a_weight(query, asked):
+    one = TableSession(Policy(on_miss="aten")).remembering()
+    for problem in (query, query, replace(query, computed=True)):
+        one.find(problem)
+    assert len(asked) == 2
 
 
 def test_new_rows_change_the_answer(kit, query, table):
@@ -74,27 +80,3 @@ def test_new_rows_change_the_answer(kit, query, table):
     slower = [replace(one, run=f"later-{i}") for i in range(3) for one in kit.rows(PROBLEM, {kit.CPP: 400.0})]
     writer.record_live(table, slower)
     assert session.find(query).config == ATEN
-
-
-def test_a_kernel_that_could_not_be_compiled_is_not_remembered(kit, query, monkeypatch):
-    monkeypatch.setattr(uncompiled, "_rejected", {})
-    session = TableSession(Policy(on_miss="aten"))
-    assert session.find(query).config == kit.CPP
-    uncompiled.remember(PROBLEM.text, kit.CPP.text, "no compiler")
-    assert session.find(query).config != kit.CPP
-
-
-def test_a_table_that_breaks_is_a_miss(query, table, asked):
-    session = TableSession(Policy(on_miss="aten"))
-    session.find(query)
-    table.write_bytes(b"no table" * 1000)
-    assert session.find(query) is None
-    assert len(asked) == 2
-
-
-def test_too_many_hits_are_forgotten(query, asked, monkeypatch):
-    monkeypatch.setattr(table_session, "MOST_HITS", 1)
-    session, other = TableSession(Policy(on_miss="aten")), replace(query, computed=True)
-    for one in (query, query, other, query):
-        session.find(one)
-    assert len(asked) == 3

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from pathlib import Path
@@ -38,12 +38,6 @@ class Mode(Enum):
     """Only hits that need no confirmation and no CUTLASS kernel: one could not be compiled."""
     DENSE = auto()
     """Only hits that need no confirmation and give a dense output: the program gets it."""
-
-
-def key_of(query: Query) -> Hashable:
-    """Return all that a query asks, to remember its answer by."""
-    ranges = tuple(sorted(query.ranges.items()))
-    return query.problem, query.device, ranges, query.l2, query.activation, query.aten_splits, query.computed
 
 
 class Session:
@@ -80,7 +74,9 @@ class Session:
             return _forced(ATEN)
         if self._hits is None:
             return self._find(query, mode)
-        asked = mode, key_of(query)
+        ranges = tuple(sorted(query.ranges.items()))
+        kind = query.l2, query.activation, query.aten_splits, query.computed
+        asked = mode, query.problem, query.device, ranges, kind
         hit = self._hits.get(asked) or self._find(query, mode)
         if hit is not None:
             self._hits[asked] = hit

@@ -38,11 +38,6 @@ def remember(problem: str, config: str, why: str) -> None:
         _rejected[problem, config] = Rejected(f"a graph with this kernel could not be compiled ({why})")
 
 
-def known() -> int:
-    """Return how many failed kernels this process knows."""
-    return len(_rejected)
-
-
 def clear() -> None:
     """Forget all failed kernels."""
     _rejected.clear()

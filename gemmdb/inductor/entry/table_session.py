@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gemmdb import __version__
-from gemmdb.errors import TableError
 from gemmdb.hit import Hit, Range
-from gemmdb.inductor.decide import legality, uncompiled
-from gemmdb.inductor.decide.session import Mode, Session, key_of
+from gemmdb.inductor.decide import legality
+from gemmdb.inductor.decide.session import Mode, Session
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import prebuilt
@@ -27,29 +26,14 @@ from gemmdb.table.catalog import Catalog, written
 if TYPE_CHECKING:
     from gemmdb.table.reader import Table
 
-MOST_HITS = 4_096
-"""Most hits that a session remembers. More are forgotten together."""
 
+@dataclass
+class Loaded:
+    """The catalog of a session and of its copies: what lookups have read and found is kept with its tables. `complete`:
+    whether it has the user's table, or will not get it."""
 
-class Memory:
-    """Hits of earlier compiles, by what was asked under which policy. An engine compiles a model in pieces, which ask
-    for the same GEMMs; a range of M takes a tenth of a second each time. They hold as long as the tables have the same
-    rows and no other kernel has failed to compile."""
-
-    def __init__(self) -> None:
-        self._found: tuple[object, dict[object, Hit]] = None, {}
-
-    def of(self, catalog: Catalog) -> dict[object, Hit]:
-        """Return the hits that hold for the tables of a catalog, to read and to add to."""
-        try:
-            now = [table.state() for table in catalog.tables], uncompiled.known()
-        except TableError:  # A lookup skips a broken table, and says so.
-            return {}
-        before, found = self._found
-        if now != before or len(found) > MOST_HITS:
-            found = {}
-            self._found = now, found
-        return found
+    catalog: Catalog
+    complete: bool
 
 
 class TableSession(Session):
@@ -71,10 +55,9 @@ class TableSession(Session):
             Mode.WITHOUT_CUTLASS: replace(untuned.without_cutlass, confirm=False),
             Mode.DENSE: replace(untuned.without_views, confirm=False),
         }
-        self._complete = self._settings.frozen or self._has_user_table()
-        self._catalog = self._load()
-        self._memory = Memory()
-        identity = f"{policy.text} catalog={self._catalog.identity()} kernels={prebuilt.identity()}"
+        complete = self._settings.frozen or self._has_user_table()
+        self._loaded = Loaded(self._load(), complete)
+        identity = f"{policy.text} catalog={self._loaded.catalog.identity()} kernels={prebuilt.identity()}"
         super().__init__(policy, identity, self._settings.user_table)
 
     def _find(self, query: Query, mode: Mode) -> Hit | None:
@@ -125,9 +108,10 @@ class TableSession(Session):
 
     def catalog(self) -> Catalog:
         """The current catalog."""
-        if not self._complete and self._has_user_table():
-            self._catalog, self._complete = self._load(), True
-        return self._catalog
+        loaded = self._loaded
+        if not loaded.complete and self._has_user_table():
+            loaded.catalog, loaded.complete = self._load(), True
+        return loaded.catalog
 
     def _load(self) -> Catalog:
         return Catalog.load(self._settings, tables=self._named, strict=self._policy.on_miss == "error")
@@ -136,14 +120,8 @@ class TableSession(Session):
         return written(self._settings.user_table)
 
     def _answer(self, query: Query, policy: Policy) -> Hit | None:
-        catalog, policy = self.catalog(), self._applied(query, policy)
-        known, asked = self._memory.of(catalog), (key_of(query), policy)
-        if (hit := known.get(asked)) is None:
-            excluded = partial(legality.process_rejection, query)
-            hit = answer(query, catalog, policy, installed(query.device.kind), excluded)
-            if hit is not None:
-                known[asked] = hit
-        return hit
+        excluded = partial(legality.process_rejection, query)
+        return answer(query, self.catalog(), self._applied(query, policy), installed(query.device.kind), excluded)
 
     def _applied(self, query: Query, policy: Policy) -> Policy:
         """Return the policy for one query."""
