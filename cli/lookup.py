@@ -106,7 +106,7 @@ def _outcome(query: Query, hit: Hit | None, catalog: Catalog) -> Outcome:
 
 
 def _never_built(query: Query, catalog: Catalog) -> str:
-    from gemmdb.generators.coverage import never_built  # Lazy: it imports what builds.
+    from gemmdb.generators.measure.candidates import never_built  # Lazy: it imports what builds.
 
     return never_built(query, catalog)
 

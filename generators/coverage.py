@@ -9,9 +9,7 @@ from typing import Any
 
 from gemmdb import outcome
 from gemmdb.advice import tighter
-from gemmdb.generators import effort
-from gemmdb.generators.measure.candidates import alone, range_rejection
-from gemmdb.generators.measure.cpu.space import CpuSpace
+from gemmdb.generators.measure.candidates import never_built
 from gemmdb.hit import RUNGS, Hit
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.canonical import lazy
@@ -20,8 +18,6 @@ from gemmdb.key.problem import Query
 from gemmdb.key.toolchain import installed
 from gemmdb.lookup import answer, disturbed, lowering, outdated, over_sizes
 from gemmdb.lookup.acceptance import policy_for
-from gemmdb.lookup.acceptance.ranges import unmeasured
-from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.saving import Saving
 from gemmdb.outcome import Kind, Outcome
 from gemmdb.settings import Policy
@@ -154,8 +150,7 @@ class Coverage:
 class EntryHit:
     """An entry of a workload, its device, and its hit, if any. `disturbed`: the hit's time was taken only on a busy
     machine. `saving`: what a build may save per call, for a miss; None if unknown. `reason`: why no build can change
-    that ATen runs, empty if one may. All times are means over the sizes
-    of the calls, if these are known."""
+    that ATen runs, empty if one may. All times are means over the sizes of the calls, if these are known."""
 
     entry: Entry
     device: Device
@@ -274,9 +269,8 @@ def look_up(entry: Entry, catalog: Catalog, policy: Policy) -> EntryHit:
         saved = over_sizes.mean_saving(query, entry.sizes())
         return EntryHit(entry, device, None, saving=saved, reason=never_built(query, catalog))
     found = EntryHit(entry, device, hit, disturbed(hit, query, catalog.tables))
-    if not (query.ranges and found.outcome.kind is Kind.ATEN_UNKNOWN):
-        return found
-    return replace(found, reason=never_built(query, catalog))
+    unknown = query.ranges and found.outcome.kind is Kind.ATEN_UNKNOWN
+    return replace(found, reason=never_built(query, catalog)) if unknown else found
 
 
 def _on(device: Device, entries: Iterable[Entry]) -> Iterable[Entry]:
@@ -304,15 +298,3 @@ def _hits(found: Sequence[EntryHit], total: float) -> Hits:
 def _tally(found: Sequence[EntryHit], total: float) -> Tally:
     counts, calls = (sum(getattr(one.entry, name) for one in found) for name in ("count", "calls"))
     return Tally(len(found), counts, calls, sum(one.total_us for one in found) / total)
-
-
-def never_built(query: Query, catalog: Catalog) -> str:
-    """Return why no build can change that ATen runs: it is the only candidate, or a size of its range takes too long to
-    measure. Empty if a build may. On a GPU there are always other candidates."""
-    if query.device.kind != "cpu":
-        return ""
-    space, quick = CpuSpace(), effort.named("quick")
-    if reason := alone(query, space, quick):
-        return str(reason)
-    ask = Ask(query, catalog.tables, Policy(), installed(query.device.kind))
-    return str((ask.symbolic and range_rejection(ask, unmeasured(ask), space, quick)) or "")

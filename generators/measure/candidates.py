@@ -8,17 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gemmdb.devices import detect
 from gemmdb.errors import GemmdbError
+from gemmdb.generators import effort as efforts
 from gemmdb.generators.backend import Candidate, Space
 from gemmdb.generators.effort import Effort
+from gemmdb.generators.measure.cpu.space import CpuSpace
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem, Query
+from gemmdb.key.toolchain import installed
 from gemmdb.lookup import lowering
 from gemmdb.lookup.acceptance import ranges
 from gemmdb.lookup.ask import Ask
 from gemmdb.outcome import ONLY_ATEN
 from gemmdb.processes.pool import IsolatedProcess
 from gemmdb.rejected import Rejected
+from gemmdb.settings import Policy
+from gemmdb.table.catalog import Catalog
 from gemmdb.table.measurement import Status
 
 PER_PROCESS, PLANNED_S = 100, 600.0
@@ -94,3 +99,15 @@ def _calls(problem: Problem, device: Device, space: Space, effort: Effort) -> in
     """Return the number of timed calls of a problem."""
     tried = sum(not one.rejected for one in space.candidates(problem, device, effort))
     return effort.samples * min(tried, max(effort.keep, 2))
+
+
+def never_built(query: Query, catalog: Catalog) -> str:
+    """Return why no build can change that ATen runs: it is the only candidate, or a size of its range takes too long to
+    measure. Empty if a build may. On a GPU there are always other candidates."""
+    if query.device.kind != "cpu":
+        return ""
+    space, quick = CpuSpace(), efforts.named("quick")
+    if reason := alone(query, space, quick):
+        return str(reason)
+    ask = Ask(query, catalog.tables, Policy(), installed(query.device.kind))
+    return str((ask.symbolic and range_rejection(ask, ranges.unmeasured(ask), space, quick)) or "")
