@@ -5,7 +5,7 @@ many stages as fit, and K is split until the multiprocessors are full once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 
 from gemmdb.kernels import hardware
@@ -21,6 +21,8 @@ MIN_STAGES = 2
 _OTHER_BYTES = 2048
 """Shared memory of a block beside its pipeline: what the system takes (1 KB), and tiles whose layout changes."""
 _INT4_SHAPES = read_shapes("int4")
+"""`in_order`: with activations in the order of memory, of weights whose words are not tiled."""
+_IN_ORDER = {"order": "memory"}
 _SKINNY_SHAPES = read_shapes("int4_skinny")
 """`adjacent`: with neighbouring steps, of weights in bytes, whose scales are then loaded at once; `lean`: in the lean
 form. Tiled weights and those in bytes have lists of their own."""
@@ -36,10 +38,11 @@ def _usual_int4(problem: Problem, device: Device) -> Iterator[Config]:
     entries = up_to(_INT4_SHAPES[_kind(own)], problem.m)
     if problem.m <= FEW_ROWS and problem.k % DEPTH == 0 and not own.only_measured:
         entries = [entry for entry in entries if entry[4] == "weights" or entry[1] <= own.size][:_BESIDE_SKINNY]
-    for height in _heights(problem.m):
-        for n, k, warps, residents, scaled in entries:
-            for resident in residents:
-                yield from _configs(problem, device, (height, n, k), (warps, resident, scaled))
+    for listed, more in ((up_to(_INT4_SHAPES["in_order"], problem.m), _IN_ORDER), (entries, {})):
+        for height in _heights(problem.m):
+            for n, k, warps, residents, scaled in listed:
+                for resident in residents:
+                    yield from _configs(problem, device, (height, n, k), (warps, resident, scaled), more)
 
 
 def _kind(own: Int4Format) -> str:
@@ -59,16 +62,21 @@ def _heights(m: int) -> tuple[int, ...]:
 def _whole_int4(problem: Problem, device: Device) -> Iterator[Config]:
     heights = [height for height in (8, 16, 32, 64, 128, 256) if height < 2 * max(problem.m, 8)]
     launches = product((1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 8), ("weights", "sums"))
-    for block, launch in product(product(heights, (32, 64, 128, 256), (32, 64, 128, 256, 512)), list(launches)):
-        yield from _configs(problem, device, block, launch)
+    blocks = list(product(heights, (32, 64, 128, 256), (32, 64, 128, 256, 512)))
+    for more, block, launch in product((_IN_ORDER, {}), blocks, list(launches)):
+        yield from _configs(problem, device, block, launch, more)
 
 
 def _configs(
-    problem: Problem, device: Device, block: tuple[int, int, int], launch: tuple[int, int, str]
+    problem: Problem,
+    device: Device,
+    block: tuple[int, int, int],
+    launch: tuple[int, int, str],
+    more: Mapping[str, str],
 ) -> Iterator[Config]:
     """The configs of a tile `block` (rows, columns, depth): with the splits of K that fill the multiprocessors once,
     and without a split if that leaves less than half of them without work. `launch`: warps, blocks per multiprocessor,
-    and what is scaled."""
+    and what is scaled. `more`: further parameters."""
     warps, resident, scaled = launch
     own = problem.int4
     stages = _stages(problem, device, block, launch) if own is not None else 0
@@ -77,7 +85,7 @@ def _configs(
     for split in splits_once(problem, device, block, resident):
         yield Config.of(
             "triton", "int4", block_m=block[0], block_n=block[1], block_k=block[2], split_k=split, scaled=scaled,
-            warps=warps, stages=stages,
+            warps=warps, stages=stages, **more,
         )  # fmt: skip
 
 

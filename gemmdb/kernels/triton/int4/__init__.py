@@ -30,7 +30,9 @@ def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     own = problem.int4
     assert own is not None
     value = config.values
-    return {
+    # Not a constant of its own for other configs: their kernels stay what they were when they were measured.
+    in_order: dict[str, int | str] = {"IN_ORDER": True} if "order" in value else {}
+    return in_order | {
         "BLOCK_M": value["block_m"], "BLOCK_N": value["block_n"], "BLOCK_K": value["block_k"],
         "SPLIT_K": value["split_k"], "A_DTYPE": f"tl.{TL[problem.a.dtype]}", "GROUP": own.size, "LANE": own.inner // 2,
         "HIGH_FIRST": own.packing == "high-first", "ADDED": own.packing in ADDED,
@@ -79,6 +81,8 @@ def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Reject
     own = problem.int4
     assert own is not None
     m, n, k = memory.tile_of(config)
+    if "order" in config.values and (own.inner or along_n(own)["OF_COLUMNS"]):
+        return Rejected(f"the words of {own.packing} have the order of the matrix unit's lanes")
     warps, scaled, stages = int(config.values["warps"]), str(config.values["scaled"]), int(config.values["stages"])
     if k < max(16 * own.inner, 32):
         return Rejected(f"a lane of {own.packing} has words for {16 * own.inner} of K")
@@ -118,4 +122,5 @@ KERNEL = shared.kernel(
         "stages": shared.STAGES,
     },
     rejection, Template(__name__, names, shared.tile_grid, shared.reduction), splits=("split_k",), int4=True,
+    optional={"order": OneOf(("memory",))},
 )  # fmt: skip
