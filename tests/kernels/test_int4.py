@@ -66,10 +66,9 @@ INT4_CASES = [
     ({"block_m": 256, "block_n": 128}, {}, "do not fit into 200 registers"),
     ({"stages": 8, "block_m": 64, "block_n": 128, "block_k": 256, "warps": 8}, {}, "do not fit into shared memory"),
     ({"split_k": 64}, {}, "fewer than 64 steps"),
-    # With 3 stages it was wrong on 4 of 12 problems of a build on an H200.
-    ({"stages": 3, "block_m": 64, "block_n": 128, "warps": 8}, {}, "two warp groups need a pipeline of 5 stages"),
-    ({"stages": 5, "block_m": 64, "block_n": 128, "warps": 8}, {}, None),
-    ({"stages": 3, "block_m": 64, "block_n": 128, "warps": 4}, {}, None),
+    ({"order": "memory"}, {"packing": "low-first"}, None),
+    ({"order": "memory"}, {}, "have the order of the matrix unit's lanes"),
+    ({"order": "memory", "scaled": "sums", "block_n": 256}, {"packing": "awq"}, "order of the matrix unit's lanes"),
 ]
 SKINNY_CASES = [
     ({}, {"m": 17}, "at most 16"),

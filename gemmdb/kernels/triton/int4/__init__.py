@@ -15,10 +15,6 @@ from gemmdb.rejected import Rejected
 MAX_REGISTERS = 200
 """Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Configs with 192
 keep all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
-GROUPS_STAGES = 5
-"""The fewest stages where two warp groups multiply. With 3, a tile of 64 x 128 x 128 gave wrong sums on an H200 on 4 of
-12 problems (6 of 34 rows), by chance as it seems, and with 8 never. Nobody knows why (Triton 3.6). All 293 rows of
-other tiles with 5 or 6 stages are right."""
 _ROWS, _COLUMNS = 16, 8
 """Rows of the left operand, and columns of the right one, that a warp multiplies at once."""
 _COLUMNS_OF_WARP = 64
@@ -92,8 +88,6 @@ def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Reject
         return Rejected(f"{warps} warps multiply {_ROWS * warps} columns at once")
     if along_n(own)["OF_COLUMNS"] and (scaled != "sums" or n < _COLUMNS_OF_WARP * warps):
         return Rejected(f"{warps} warps take words of {_COLUMNS_OF_WARP * warps} columns at once, and scale the sums")
-    if warps > hardware.GROUP_WARPS and grouped((m, n, k), warps) and stages < GROUPS_STAGES:
-        return Rejected(f"two warp groups need a pipeline of {GROUPS_STAGES} stages")
     if n * (m + k // 2) > MAX_REGISTERS * hardware.WARP_THREADS * warps:
         return Rejected(f"the sums and weights of a tile do not fit into {MAX_REGISTERS} registers of each thread")
     if shared_bytes((m, n, k), (warps, scaled), stages, problem, device) > hardware.shared_bytes(device):
