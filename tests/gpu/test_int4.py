@@ -51,6 +51,7 @@ FORMS = [
     make("int4", order="memory"), make("int4", order="memory", block_m=8, warps=2, split_k=3),
     make("int4", order="memory", block_m=64, block_n=128, block_k=64, warps=8, stages=5),
     make("int4", order="memory", block_k=256, split_k=2), make("int4", order="memory", scaled="sums"),
+    make("int4", order="memory", block_m=64, block_n=128, stages=4), make("int4", block_m=64, block_n=128, warps=8),
     make("int4_skinny"), make("int4_skinny", block_n=64, stages=2), make("int4_skinny", warps=8, next="before"),
     make("int4_skinny", activations="shared", warps=2, next="before"),
     make("int4_skinny", block_n=32, stages=3, activations="shared"), make("int4_skinny", adjacent=1, stages=2),

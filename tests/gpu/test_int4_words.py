@@ -53,6 +53,7 @@ FORMS = [
     make("int4", block_n=128, block_k=64, warps=8, stages=5), make("int4", block_n=32, block_k=256, warps=2),
     make("int4", order="memory"), make("int4", order="memory", block_m=8, warps=2, split_k=3),
     make("int4", order="memory", scaled="sums", block_k=32),
+    make("int4", order="memory", block_m=64, block_n=128, stages=4, split_k=2),
     make("int4", order="memory", block_m=64, block_n=128, block_k=64, warps=8, stages=5, split_k=2),
     make("int4_skinny", lean=1, block_n=64), make("int4_skinny", lean=1, block_n=64, activations="shared", warps=8),
     make("int4_skinny", lean=1, block_n=32, stages=2, activations="ahead"),

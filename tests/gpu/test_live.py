@@ -16,8 +16,8 @@ from gemmdb.inductor.benchmark import tune as tuning
 def compile_live(clean, tmp_path, monkeypatch):
     """A function that compiles an unmeasured GEMM anew, and returns gemmdb's stats."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    a = torch.randn(24, 4352, device="cuda", dtype=torch.bfloat16)
-    w = torch.randn(1792, 4352, device="cuda", dtype=torch.bfloat16)
+    a = torch.randn(16, 8448, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(544, 8448, device="cuda", dtype=torch.bfloat16)
 
     def run(on_miss="live"):
         torch._dynamo.reset()

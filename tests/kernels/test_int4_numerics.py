@@ -29,6 +29,7 @@ FORMS = [
     make("int4", order="memory"), make("int4", order="memory", block_m=8, warps=2, split_k=2),
     make("int4", order="memory", block_n=32, warps=1, block_k=256, split_k=3),
     make("int4", order="memory", scaled="sums", block_k=32, warps=2),
+    make("int4", order="memory", block_n=128), make("int4", order="memory", block_n=64, block_k=32, warps=1),
     make("int4_skinny"), make("int4_skinny", block_n=32, warps=2, stages=2, activations="shared"),
     make("int4_skinny", block_n=64, warps=1, stages=2, next="before"),
     make("int4_skinny", activations="shared", warps=2, next="before"),

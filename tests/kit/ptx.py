@@ -105,7 +105,9 @@ def _permuted(first: Any, second: Any, selector: Any) -> Any:
     for byte in range(4):
         place = (selector >> np.uint32(4 * byte)) & np.uint32(7)
         source = np.where(place < 4, first, second)
-        result = result | (((source >> (np.uint32(8) * (place % np.uint32(4)))) & np.uint32(255)) << np.uint32(8 * byte))
+        result = result | (
+            ((source >> (np.uint32(8) * (place % np.uint32(4)))) & np.uint32(255)) << np.uint32(8 * byte)
+        )
     return result
 
 
