@@ -29,9 +29,10 @@ def splits(query: Query, a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if library.loaded() is None or not {problem.a.layout.order, problem.b.layout.order} <= set(ORDERS):
         return False
-    if torch.cuda.is_available() and not torch.cuda.is_initialized():
-        return False  # Asking would take a context on the GPU: processes that generate code have none.
-    here = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    gpu = torch.cuda.is_available()
+    if gpu and not _has_context():
+        return False
+    here = torch.cuda.current_device() if gpu else 0
     if a.device.index not in (None, here):  # A handle belongs to the current device.
         return False
     of_a = leading(a.shape, a.stride(), problem.a.row_major)
@@ -39,6 +40,12 @@ def splits(query: Query, a: torch.Tensor, b: torch.Tensor) -> bool:
     if not isinstance(of_a, int) or not isinstance(of_b, int):  # A symbolic stride, although no size of the GEMM is.
         return False
     return first_splits(shape_of(problem, of_a, of_b), here)
+
+
+def _has_context() -> bool:
+    """Whether this process has a context on its GPU. Asking cuBLASLt would take one, and processes that generate code
+    take none, although torch is initialized in them."""
+    return torch.cuda.is_initialized() and bool(torch._C._cuda_hasPrimaryContext(torch.cuda.current_device()))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -39,9 +39,9 @@ _HISTORY = (
 EQUIVALENT = {former: later for digests in _HISTORY for former, later in pairwise(digests)}
 """Former digests, each with the later one whose source renders the same kernels, so that rows of the former stay valid.
 Add a pair only if both versions render the same text for every problem and config of our kernels in the shipped
-tables, apart from constants that no line reads. One exception, for results that are right for sure: the kernels of
-`int4` that scale weights wait for the matrix unit since c62856d173ab8e7d. On an H200, 20 of 23 took 0.85 to 1.12 times as
-long as before, and three with 16 products in a step, which no menu has any more, 1.15 to 1.22 times."""
+tables, apart from constants that no line reads. One exception, for results that are right for sure: since
+c62856d173ab8e7d, the kernels of `int4` that scale weights wait for the matrix unit. On an H200, 20 of 23 took 0.85 to
+1.12 times as long as before, and three with 16 products in a step, which no menu has any more, 1.15 to 1.22 times."""
 _INT4 = ("int4", "int4_skinny")
 """Kernels that read the words of an int4 weight. The first has the macros for it."""
 

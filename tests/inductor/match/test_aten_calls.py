@@ -71,6 +71,15 @@ def test_a_library_that_is_missing_or_names_nothing_is_no_error(monkeypatch: pyt
     assert not aten_calls.splits(MM, rand(32, 256), rand(512, 256).t())
 
 
+@pytest.mark.parametrize("context", [True, False])
+def test_asking_takes_no_context_on_a_gpu(monkeypatch: pytest.MonkeyPatch, context: bool) -> None:
+    """A process that generates code has initialized torch, but has no context."""
+    for name, answer in {"is_available": True, "is_initialized": True, "current_device": 0}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda answer=answer: answer)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda index: context, raising=False)
+    assert splits(monkeypatch, MM, SPLIT) == context
+
+
 @pytest.mark.parametrize("symbolic", ["a", "b"])
 def test_nothing_is_asked_of_a_symbolic_leading_dimension(monkeypatch: pytest.MonkeyPatch, symbolic: str) -> None:
     """The operand is a part of a wider matrix, whose width is symbolic."""
