@@ -1,6 +1,6 @@
 """Print the figures of lines that `measure` wrote, losses first.
 
-    python -m benchmarks.peers report LINES.jsonl... [--json] [--losses 40]
+    python -m benchmarks.peers report LINES.jsonl... [--json] [--losses 40] [--rivals-of EARLIER.jsonl...]
 
 For each op and rival, the geometric mean of the rival's time over gemmdb's (above 1, gemmdb is faster) with the 95%
 interval of a bootstrap over the GEMMs, for all M and by classes of M; how many GEMMs gemmdb loses by over 5% beyond
@@ -8,6 +8,9 @@ noise; `best rival` is the fastest of the others on each GEMM, without default m
 rival has no kernel for are left out and counted. A rival whose usual mode is less exact than the tolerance allows is
 timed in its exact mode, if it has one. Before the tables, each GEMM that gemmdb loses to its best rival, the worst
 first. A ratio of a GEMM is the median over the rounds.
+
+`--rivals-of` takes the times of rivals that LINES lacks from earlier lines of the same GEMMs, times the ratio of
+cuBLAS's medians in both runs: a change of gemmdb can be judged where the rivals are not installed.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from gemmdb.key.problem import Problem
 LOST = 1.05
 """gemmdb loses a GEMM if it takes longer than a rival by more than this."""
 OURS, BEST = "gemmdb", "best rival"
+REFERENCE = "cublas"
 MODES = ("default", OURS, "max-autotune")
 """Ways that are torch's or our own, which are no best rival."""
 Line = Mapping[str, Any]
@@ -38,16 +42,43 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=Path, nargs="+", metavar="LINES", help="files of `measure`")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--losses", type=int, default=40, help="how many losses are listed; default: 40")
+    parser.add_argument("--rivals-of", type=Path, nargs="+", default=[], metavar="EARLIER",
+                        help="files with times of rivals that LINES lacks")  # fmt: skip
 
 
 def main(options: argparse.Namespace) -> None:
     """Print the report."""
+    lines = with_rivals(_read(options.files), _read(options.rivals_of))
+    print(json.dumps(document(lines), indent=1) if options.json else "\n".join(text(lines, options.losses)))
+
+
+def _read(paths: Sequence[Path]) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
-    for path in options.files:
+    for path in paths:
         if not path.exists():
             raise FileNotFoundError(2, "No such file", str(path))
         lines += json_lines(path)
-    print(json.dumps(document(lines), indent=1) if options.json else "\n".join(text(lines, options.losses)))
+    return lines
+
+
+def with_rivals(lines: Sequence[dict[str, Any]], earlier: Sequence[Line]) -> list[dict[str, Any]]:
+    """The lines with what earlier ones have of other rivals, scaled by cuBLAS's times."""
+    known = {line["problem"]: line for line in latest(earlier) if REFERENCE in line["taken"]}
+    return [_with(line, known.get(line.get("problem", ""))) for line in lines]
+
+
+def _with(line: dict[str, Any], before: Line | None) -> dict[str, Any]:
+    if before is None or REFERENCE not in line.get("taken", {}):
+        return line
+    factor = statistics.median(line["taken"][REFERENCE]) / statistics.median(before["taken"][REFERENCE])
+    rounds = len(line["taken"][REFERENCE])
+    others = {
+        name: [us * factor for us in times[:rounds]]
+        for name, times in before["taken"].items()
+        if name not in MODES and name not in line["taken"] and len(times) >= rounds
+    }
+    ways = {name: before["ways"][name] for name in others}
+    return {**line, "taken": {**line["taken"], **others}, "ways": {**line["ways"], **ways}}
 
 
 def right(line: Line, name: str) -> bool:

@@ -20,6 +20,7 @@ from benchmarks.h200 import peers, peers_report, report, results
 from benchmarks.h200.strata import STRATA
 from gemmdb.generators.files import archive, manifest
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.triton import EQUIVALENT
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
@@ -246,14 +247,20 @@ def test_the_usual_spelling_is_the_one_that_inductors_pattern_takes(tmp_path: Pa
 
 def test_rows_of_other_sources_and_of_illegal_configs_are_not_shipped() -> None:
     batch = Problem.gemm("bmm", m=8, n=64, k=64, batch=4)
-    int4 = Problem.gemm("mixed_mm", m=64, n=4096, k=4096, weight_dtype="int4")
     kit, protocol = Kit(), Protocol("graph", "cold", 20, 30, version=3)
     new, old = (replace(kit.new, source=source) for source in (gpu.make("batch").spec.digest(), "0" * 16))
     row = kit.row(gpu.make("batch"), problem=batch, device=H200, protocol=protocol, toolchain=new)
     assert ship.holds(row)
     assert not ship.holds(replace(row, toolchain=old))
     assert not ship.holds(replace(row, config=gpu.make("batch", stages=8, block_n=256, block_m=128)))
-    tall = {"block_m": 64, "block_n": 128, "block_k": 128, "warps": 8, "scaled": "weights", "split_k": 1}
-    stages = {stages: Config.of("triton", "int4", **tall, stages=stages) for stages in (3, 5)}
-    at = replace(row, problem=int4, toolchain=replace(kit.new, source=stages[3].spec.digest()))
-    assert [ship.holds(replace(at, config=one)) for one in stages.values()] == [False, True]
+
+
+def test_rows_of_kernels_that_did_not_wait_are_not_shipped() -> None:
+    problem = Problem.gemm("mixed_mm", m=64, n=4096, k=4096, weight_dtype="int4", packing="low-first", zeros="none")
+    kit, protocol = Kit(), Protocol("graph", "cold", 20, 30, version=3)
+    weights, sums, ordered = (gpu.make("int4"), gpu.make("int4", scaled="sums"), gpu.make("int4", order="memory"))
+    row = kit.row(weights, problem=problem, device=H200, protocol=protocol)
+    former = next(digest for digest, later in EQUIVALENT.items() if later == weights.spec.digest())
+    for source, shipped in ((weights.spec.digest(), [True] * 3), (former, [False, True, True])):
+        at = replace(row, toolchain=replace(kit.new, source=source))
+        assert [ship.holds(replace(at, config=one)) for one in (weights, sums, ordered)] == shipped

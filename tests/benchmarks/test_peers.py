@@ -121,6 +121,17 @@ def test_wrong_results_and_missing_kernels_count_for_nobody() -> None:
     assert found["not run"]["int4, humming, 1x"] == "n is no multiple of 64"
 
 
+def test_rivals_of_an_earlier_run_are_scaled_by_cublas() -> None:
+    one, other = (Problem.gemm("mixed_mm", m=m, n=64, k=256, weight_dtype="int4") for m in (8, 16))
+    now = [line(one, default=30.0, gemmdb=10.0, cublas=22.0), line(other, default=30.0, gemmdb=10.0, cublas=22.0)]
+    before = [line(one, default=30.0, gemmdb=40.0, cublas=20.0, humming=15.0)]
+    found = report.with_rivals(now, before)
+    assert found[0]["taken"]["humming"] == pytest.approx([16.5] * len(found[0]["taken"]["gemmdb"]))
+    assert found[0]["taken"]["gemmdb"] == now[0]["taken"]["gemmdb"]
+    assert report.best_of(found[0]) == "humming"
+    assert found[1] == now[1]
+
+
 def test_a_rival_in_its_exact_mode_is_named() -> None:
     own = line(PROBLEMS[0], gemmdb=10.0, gemlite=20.0)
     assert "exact mode" not in "\n".join(report.text([own]))
