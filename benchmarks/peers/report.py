@@ -9,8 +9,9 @@ rival has no kernel for are left out and counted. A rival whose usual mode is le
 timed in its exact mode, if it has one. Before the tables, each GEMM that gemmdb loses to its best rival, the worst
 first. A ratio of a GEMM is the median over the rounds.
 
-`--rivals-of` takes the times of rivals that LINES lacks from earlier lines of the same GEMMs, times the ratio of
-cuBLAS's medians in both runs: a change of gemmdb can be judged where the rivals are not installed.
+`--rivals-of` takes the times of rivals that LINES lacks from earlier lines of the same GEMMs, times the median of the
+ratios of cuBLAS's times in both runs: a change of gemmdb can be judged where the rivals are not installed. Single GEMMs
+differ between runs by a few percent, and some by a fifth.
 """
 
 from __future__ import annotations
@@ -63,15 +64,19 @@ def _read(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 def with_rivals(lines: Sequence[dict[str, Any]], earlier: Sequence[Line]) -> list[dict[str, Any]]:
     """The lines with what earlier ones have of other rivals, scaled by cuBLAS's times."""
-    known = {line["problem"]: line for line in latest(earlier) if REFERENCE in line["taken"]}
-    return [_with(line, known.get(line.get("problem", ""))) for line in lines]
+    known = {line["problem"]: line for line in latest(earlier)}
+    pairs = [(line["taken"], known[line["problem"]]["taken"]) for line in latest(lines) if line["problem"] in known]
+    both = [(now[REFERENCE], before[REFERENCE]) for now, before in pairs if REFERENCE in now and REFERENCE in before]
+    if not both:
+        return list(lines)
+    factor = statistics.median(statistics.median(now) / statistics.median(before) for now, before in both)
+    return [_with(line, known.get(line.get("problem", "")), factor) for line in lines]
 
 
-def _with(line: dict[str, Any], before: Line | None) -> dict[str, Any]:
-    if before is None or REFERENCE not in line.get("taken", {}):
+def _with(line: dict[str, Any], before: Line | None, factor: float) -> dict[str, Any]:
+    if before is None or "taken" not in line:
         return line
-    factor = statistics.median(line["taken"][REFERENCE]) / statistics.median(before["taken"][REFERENCE])
-    rounds = len(line["taken"][REFERENCE])
+    rounds = len(line["taken"][OURS])
     others = {
         name: [us * factor for us in times[:rounds]]
         for name, times in before["taken"].items()

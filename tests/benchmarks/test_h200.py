@@ -20,7 +20,7 @@ from benchmarks.h200 import peers, peers_report, report, results
 from benchmarks.h200.strata import STRATA
 from gemmdb.generators.files import archive, manifest
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.triton import EQUIVALENT
+from gemmdb.kernels.triton import WITHOUT_WAIT
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
 from gemmdb.lookup.expected import with_expectations
@@ -258,9 +258,8 @@ def test_rows_of_other_sources_and_of_illegal_configs_are_not_shipped() -> None:
 def test_rows_of_kernels_that_did_not_wait_are_not_shipped() -> None:
     problem = Problem.gemm("mixed_mm", m=64, n=4096, k=4096, weight_dtype="int4", packing="low-first", zeros="none")
     kit, protocol = Kit(), Protocol("graph", "cold", 20, 30, version=3)
-    weights, sums, ordered = (gpu.make("int4"), gpu.make("int4", scaled="sums"), gpu.make("int4", order="memory"))
-    row = kit.row(weights, problem=problem, device=H200, protocol=protocol)
-    former = next(digest for digest, later in EQUIVALENT.items() if later == weights.spec.digest())
-    for source, shipped in ((weights.spec.digest(), [True] * 3), (former, [False, True, True])):
+    configs = [gpu.make("int4", **changes) for changes in ({}, {"warps": 2}, {"scaled": "sums"}, {"order": "memory"})]
+    row = kit.row(configs[0], problem=problem, device=H200, protocol=protocol)
+    for source, shipped in ((configs[0].spec.digest(), [True] * 4), (WITHOUT_WAIT[-1], [False, True, True, True])):
         at = replace(row, toolchain=replace(kit.new, source=source))
-        assert [ship.holds(replace(at, config=one)) for one in (weights, sums, ordered)] == shipped
+        assert [ship.holds(replace(at, config=one)) for one in configs] == shipped

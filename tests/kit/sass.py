@@ -76,16 +76,18 @@ def _parsed(code: str) -> tuple[list[str], dict[str, int]]:
 
 
 def _overwritten(instructions: Sequence[str]) -> list[str]:
-    flying: list[range] = []
+    # Products in flight: the groups that a wait counts, the last of which may still get further ones.
+    groups: list[list[range]] = [[]]
     found = []
     for line in instructions:
         if wait := _WAIT.match(line):
-            left = int(wait[1], 16)
-            flying = flying[len(flying) - left :] if left < len(flying) else flying
+            groups = groups[max(len(groups) - 1 - int(wait[1], 16), 0) :]
         elif line.startswith("HGMMA"):
             product = _PRODUCT.match(line)
-            flying.append(range(int(product[1]), int(product[1]) + 4) if product else range(0))
-        elif any(register in one for register in _written(line) for one in flying):
+            groups[-1].append(range(int(product[1]), int(product[1]) + 4) if product else range(0))
+            if "gsb0" in line:
+                groups.append([])
+        elif any(register in one for register in _written(line) for group in groups for one in group):
             found.append(line)
     return found
 
@@ -96,5 +98,5 @@ def _written(line: str) -> range:
     if match is None or line.startswith(_READ_ONLY):
         return range(0)
     name, first = match[1], int(match[2])
-    count = 4 if ".128" in name or ".M88.4" in name else 2 if ".64" in name or ".WIDE" in name or name == "CS2R" else 1
+    count = 4 if ".128" in name or "88.4" in name else 2 if ".64" in name or ".WIDE" in name or name == "CS2R" else 1
     return range(first, first + count)

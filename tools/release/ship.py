@@ -31,7 +31,9 @@ from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import write_manifest
 from gemmdb.generators.files.pack import Answers, Packed, pack, write
 from gemmdb.kernels.config import Config
-from gemmdb.kernels.triton import EQUIVALENT
+from gemmdb.kernels.triton import WITHOUT_WAIT
+from gemmdb.kernels.triton.int4 import grouped
+from gemmdb.kernels.triton.memory import tile_of
 from gemmdb.key.problem import Problem
 from gemmdb.table import bulk_reading
 from gemmdb.table.measurement import UNSAFE, Measurement, Status, fingerprint
@@ -58,11 +60,13 @@ def holds(row: Measurement) -> bool:
 
 
 def _without_wait(row: Measurement) -> bool:
-    """Whether a row is of a kernel that did not wait for the matrix unit: its time is up to a fourth too short, so it
+    """Whether a row is of a kernel that waits for the matrix unit since then: its time may be a fifth too short, so it
     would win against those that wait. Where nothing was measured since, a lookup still takes such rows."""
     value = row.config.values
-    scales_weights = row.config.name == "triton:int4" and value["scaled"] == "weights"
-    return scales_weights and "order" not in value and row.toolchain.source in EQUIVALENT
+    if row.config.name != "triton:int4" or row.toolchain.source not in WITHOUT_WAIT:
+        return False
+    waits = value["scaled"] == "weights" and grouped(tile_of(row.config), int(value["warps"]))
+    return waits and "order" not in value
 
 
 def asked(problem: Problem) -> bool:
