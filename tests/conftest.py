@@ -3,6 +3,7 @@ costs ten seconds, and many tests end in the same C++."""
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import gc
 import getpass
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,6 +34,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "patient"))
 
 MOST_WORKERS = 4
 """What the tests of a machine with many cores are divided among at most: each holds torch, and compiles C++."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--part 2/3`: the second of three parts of about as many tests each, the same in every run."""
+    parser.addoption("--part", type=_part, metavar="K/N", help="only the tests of the K-th of N parts")
+
+
+def _part(text: str) -> tuple[int, int]:
+    if (found := re.fullmatch(r"(\d+)/(\d+)", text)) and 1 <= int(found[1]) <= int(found[2]):
+        return int(found[1]), int(found[2])
+    raise argparse.ArgumentTypeError(f"{text!r} is not like 2/3")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -97,14 +110,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test whose mark its file does not name would run in no step: see above.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test whose mark its file does not name would run in no step: see above. Tests of other parts are left out.
 
     Files of tests with a long timeout come first: at the end, one worker would run the last of them alone. Before them
     come the tests of a cluster of Ray, so that one worker starts it once."""
     marked = {(item.path, mark) for item in items for mark in ("slow", "timed") if item.get_closest_marker(mark)}
     if hidden := [f"{path} names no mark.{mark}" for path, mark in marked if f"mark.{mark}" not in path.read_text()]:
         raise pytest.UsageError(*hidden)
+    if part := config.getoption("part"):
+        ours, others = [], []
+        for item in items:
+            (ours if zlib.crc32(item.nodeid.encode()) % part[1] == part[0] - 1 else others).append(item)
+        config.hook.pytest_deselected(items=others)
+        items[:] = ours
     longest: dict[Path, float] = {}
     for item in items:
         mark = item.get_closest_marker("timeout")

@@ -74,7 +74,7 @@ def test_actions_of_others_are_named_by_commit() -> None:
 def test_steps_of_the_workflow_are_commands_that_run_here() -> None:
     runs = [step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step]
     assert runs == [
-        "bash .ci/run",
+        "bash .ci/run all",
         'make release COMMIT="$GITHUB_REF_NAME" REPOSITORY="$GITHUB_SERVER_URL/$GITHUB_REPOSITORY"',
     ]
     made = makefile("release", "COMMIT=v1.2.3")
