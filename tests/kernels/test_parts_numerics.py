@@ -24,6 +24,7 @@ KERNELS = [
 INT4 = [
     make("int4", block_n=32, warps=1), make("int4", block_n=32, warps=2, split_k=2, block_m=8),
     make("int4", block_n=32, warps=2, scaled="sums"), make("int4", block_n=32, block_k=64, warps=2, scaled="sums"),
+    make("int4", order="memory", block_n=32, warps=1), make("int4", order="memory", block_n=32, block_k=64, warps=1),
     make("int4_skinny", block_n=32),
     make("int4_skinny", activations="shared", next="before", block_n=32),
     make("int4_skinny", lean=1, activations="ahead", block_n=32),
@@ -158,7 +159,7 @@ def interpreted(name: str) -> list[float]:
 
 def test_each_int4_weight_gets_its_columns_with_their_scales_and_zero_points() -> None:
     errors, tried = interpreted("found_int4"), [(config.text, *kind) for config, kind in int4_pairs()]
-    assert len(errors) == len(tried) == 19
+    assert len(errors) == len(tried) == 23
     assert [one for one in zip(tried, errors, strict=True) if not one[1] < 0.02] == []
 
 
