@@ -15,6 +15,8 @@ from gemmdb.rejected import Rejected
 
 _ROWS = 16
 """Rows of the left operand that a warp multiplies at once."""
+GROUPS_STAGES = 5
+"""The fewest stages where two warp groups multiply: fewer were never run on a GPU with the wait of the kernel."""
 
 
 def names(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
@@ -50,6 +52,8 @@ def _reject_tile(config: ConfigLike, problem: Problem, device: Device) -> Reject
     warps, stages = int(config.values["warps"]), int(config.values["stages"])
     if block[2] <= own.size and own.zeros != "none" and block[1] < _ROWS * warps:
         return Rejected(f"{warps} warps multiply {_ROWS * warps} columns at once")
+    if warps > hardware.GROUP_WARPS and hardware.by_warp_groups(block[1], warps) and stages < GROUPS_STAGES:
+        return Rejected(f"two warp groups need a pipeline of {GROUPS_STAGES} stages")
     if shared_bytes(block, warps, stages, device) > hardware.shared_bytes(device):
         return Rejected("the pipeline's stages do not fit into shared memory")
     return None

@@ -13,9 +13,8 @@ from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
 MAX_REGISTERS = 200
-"""Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Most
-configs with 192 keep all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to
-memory."""
+"""Registers of a thread for its sums and for the weights that it dequantises at once, two in each. Most configs
+with 192 keep all in registers on Hopper, or all but a few (24 bytes); with 256 they write kilobytes to memory."""
 _ROWS, _COLUMNS = 16, 8
 """Rows of the left operand, and columns of the right one, that a warp multiplies at once."""
 _COLUMNS_OF_WARP = 64

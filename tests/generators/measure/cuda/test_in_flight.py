@@ -41,7 +41,7 @@ CASES = [
     (int4(64, weight_dtype="fp4_e2m1"), make("int4", block_m=64)),
     (int8(64, group=128), make("groupwise", block_m=64)),
     (int8(16, group=64), make("groupwise", stages=4)),
-    (int8(16, group=32), make("groupwise", block_n=128, block_k=64, warps=8, stages=3, dequant="bits")),
+    (int8(16, group=32), make("groupwise", block_n=128, block_k=64, warps=8, stages=5, dequant="bits")),
 ]  # fmt: skip
 
 
