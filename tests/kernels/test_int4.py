@@ -9,7 +9,10 @@ from kit.gpu import make
 from gemmdb import Config, Problem
 from gemmdb.kernels import triton
 from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.menus.groupwise import GROUPWISE
+from gemmdb.kernels.menus.int4 import INT4, INT4_SKINNY
 from gemmdb.kernels.triton.int4 import grouped, shared_bytes
+from gemmdb.key.int4 import PACKED, PACKINGS
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
 
@@ -140,3 +143,14 @@ def test_small_tiles_do_without_warp_groups():
     assert [grouped((m, n, 128), warps) for m, n, warps in ((16, 64, 4), (8, 64, 4), (16, 32, 4), (16, 64, 2))] == [
         True, False, False, False,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("m", [1, 16, 64, 1024])
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_build_has_kernels_for_every_packing(packing, m):
+    dtype = {"": "int8"}.get(PACKED[packing].dtype, PACKED[packing].dtype) if packing in PACKED else "int4"
+    problem = int4(m=m, packing=packing, weight_dtype=dtype)
+    menus = INT4, INT4_SKINNY, GROUPWISE
+    found = [one for menu in menus for one in menu.usual(problem, H200) if one.rejection(problem, H200) is None]
+    assert {one.kernel for one in found} <= {"int4", "int4_skinny", "groupwise"}
+    assert len(found) >= 3

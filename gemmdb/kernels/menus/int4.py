@@ -109,6 +109,8 @@ def skinny_mostly_fastest(problem: Problem) -> bool:
 
 def _usual_skinny(problem: Problem, device: Device) -> Iterator[Config]:
     kind = "bytes" if problem.int4 is None else _kind(problem.int4)
+    if kind == MXFP4:  # `int4_skinny` takes integers.
+        return
     if kind.startswith("words"):
         yield from _each(problem, up_to(_SKINNY_SHAPES[f"lean_{kind}"], problem.m), lean=1)
         return
