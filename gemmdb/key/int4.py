@@ -174,12 +174,12 @@ class Int4Format:
         """Whether zero points share words along N, of a weight whose memory runs along K."""
         return self.zeros in (INT4, IN_WORDS) and not self.along_n
 
-    @property
-    def only_measured(self) -> bool:
-        """Whether a kernel is served only where its rows or live tuning compared it with a reference. A benchmark of a
-        compile fills int32 inputs with zeros, which proves nothing for an order in words; and no kernel for groups of
-        eight bits or of MXFP4 was measured on enough problems to expect anything of others."""
-        return self.along_n or self.zeros_in_words or self.bits == 8 or self.packing == MXFP4
+    def lies_like(self, other: Int4Format) -> bool:
+        """Whether a kernel reads the numbers of both in the same order from memory, as many bytes of them."""
+        one, two = PACKED.get(self.packing), PACKED.get(other.packing)
+        if one is None or two is None:
+            return one is two
+        return (one.packed, one.rows, one.bits, one.dtype) == (two.packed, two.rows, two.bits, two.dtype)
 
     @property
     def along_n(self) -> bool:

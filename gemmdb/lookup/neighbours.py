@@ -123,11 +123,11 @@ def _other_formats(ask: Ask, table: Table) -> Iterator[tuple[float, Problem]]:
     way, and the size of groups, zero points and the order in a byte change little else. Only where a compile times the
     kernel before it serves it."""
     own = ask.problem.int4
-    if own is None or own.only_measured or not ask.confirms:
+    if own is None or not ask.confirms:
         return
     for example in ask.read(Table.families, table) or ():
         other = example.int4
-        if other is None or other == own or other.only_measured or bool(other.inner) != bool(own.inner):
+        if other is None or other == own or not own.lies_like(other):
             continue
         if other.size > own.size:
             continue  # Its kernels may sum over more of K than have one scale here.

@@ -16,7 +16,7 @@ import torch
 from gemmdb.errors import GemmdbError
 from gemmdb.generators.measure.literals import SCALARS
 from gemmdb.generators.measure.operands import DTYPES, Operands
-from gemmdb.inductor.match.ops import dequantised
+from gemmdb.inductor.match.ops import dequantised, overload
 from gemmdb.inductor.observe.journal import Event
 from gemmdb.kernels import default_mode
 from gemmdb.kernels.config import Config
@@ -74,10 +74,13 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
     scale, the offsets of groups and what the epilogue reads. A `col` operand is stored transposed, and the graph
     transposes it back, as `nn.Linear` does. An int8 weight is cast before it is transposed, or after that
     where default mode packs it: Inductor's weight-only pattern takes that order.
+
+    `replaced`: a weight with groups is multiplied by our operator, which a compile puts in its place.
     """
 
-    def __init__(self, problem: Problem, operands: Operands) -> None:
+    def __init__(self, problem: Problem, operands: Operands, replaced: bool = False) -> None:
         super().__init__()
+        self.operator = overload("int4_mm") if replaced else None
         self.problem, self.multiply, self.casts = problem, SPELLINGS[problem.op], problem.spec.dequantises
         self.own, self.columns, self.reads = problem.epilogue, head(problem.n), len(operands.reads)
         self.has_bias, self.has_scale = operands.bias is not None, problem.fusion == "scale"
@@ -106,7 +109,7 @@ class Product(torch.nn.Module):  # type: ignore[misc]  # torch is not analysed
         scale = tensors.pop(0) if self.has_scale else None
         a = _stored(problem.a.layout.order, a)
         if problem.int4 is not None:
-            out = _int4_mm(problem, a, [b, *tensors])
+            out = _int4_mm(problem, a, [b, *tensors], self.operator)
             out, bias = (out if bias is None else out + bias), None
         else:
             b = _stored(problem.b.layout.order, b.to(a.dtype) if self.casts and not self.packs else b)
@@ -129,15 +132,19 @@ def _stored(order: str, matrix: torch.Tensor) -> torch.Tensor:
     return matrix.t() if matrix.ndim == 2 else matrix.transpose(1, 2)
 
 
-def _int4_mm(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def _int4_mm(problem: Problem, a: torch.Tensor, tensors: Sequence[torch.Tensor], operator: Any) -> torch.Tensor:
     """Return `a` [m, k] times an int4 weight, as programs compute it: by ATen's operator for its layouts (on GPUs
-    only), else by a linear layer with the dequantized weight."""
+    only), else by a linear layer with the dequantized weight; or by our `operator`."""
     own = problem.int4
     assert own is not None
-    packed, scale, *zeros = tensors
+    packed, scale, *rest = tensors
+    zeros = rest[0] if rest else None
+    if operator is not None:
+        found: torch.Tensor = operator(a, packed, scale, zeros, own.size, own.packing)
+        return found
     if own.inner:
         return torch.ops.aten._weight_int4pack_mm(a, packed, own.size, scale)
-    weight = dequantised(packed, scale, zeros[0] if zeros else None, own, a.dtype)
+    weight = dequantised(packed, scale, zeros, own, a.dtype)
     return torch.mm(a, weight.t()) if own.along_n else torch.nn.functional.linear(a, weight)
 
 

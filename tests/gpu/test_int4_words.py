@@ -14,7 +14,7 @@ from kit.gpu import make, measure_forms, served_as_one_choice, solved
 import gemmdb.inductor
 from gemmdb import Config, Problem
 from gemmdb.kernels.config import ATEN
-from gemmdb.key.int4 import E2M1
+from gemmdb.key.int4 import E2M1, PACKED, PACKINGS
 
 pytestmark = [
     pytest.mark.usefixtures("clean"),
@@ -75,6 +75,18 @@ def test_every_form_of_the_kernel_is_right(problem: Problem) -> None:
 @pytest.mark.parametrize(("config", "problem"), SERVED, ids=lambda value: getattr(value, "text", value))
 def test_a_config_is_served_as_one_choice(config: Config, problem: Problem) -> None:
     served_as_one_choice(config, problem)
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_build_generates_the_code_of_a_compile(packing: str) -> None:
+    """The winner of a build is timed as that code."""
+    from gemmdb.generators.measure.cuda.artifacts import Emission
+
+    own = PACKED[packing].dtype if packing in PACKED else "int4"
+    problem = int4(m=16, k=1024, packing=packing, weight_dtype=own or "int8")
+    config = make("int4", scaled="sums", block_n=256, block_k=64) if packing == "awq" else make("int4")
+    config = config if own else make("groupwise", dequant="bits")
+    assert Emission(problem, config).build(90).failure == ""
 
 
 class Layer(torch.nn.Module):

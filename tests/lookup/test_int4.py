@@ -18,7 +18,7 @@ DEQUANTISED = Config.of("aten", "dequantised")
 
 
 def int4(m=16, n=4096, k=4096, **rest):
-    return Problem.gemm("mixed_mm", m=m, n=n, k=k, weight_dtype="int4", **rest)
+    return Problem.gemm("mixed_mm", m=m, n=n, k=k, **{"weight_dtype": "int4", **rest})
 
 
 @pytest.fixture
@@ -128,14 +128,21 @@ def test_the_cost_model_says_nothing(lab):
 
 
 @pytest.mark.parametrize("packing", ["gptq", "gptq2", "awq"])
-def test_words_without_rows_of_their_own_get_no_kernel(lab, rows, packing):
-    """Confirming has zeros for their words, so it would find no difference from ATen."""
+def test_words_get_the_kernels_of_near_sizes_and_of_another_gpu(lab, rows, packing):
     ours = make("int4", scaled="sums", block_n=128, warps=2, split_k=4)
     asked = lab.query(int4(packing=packing), H200)
     nearby = lab.catalog(rows({ours: 0.5}, packing=packing))
     there = lab.catalog(lab.rows(int4(packing=packing), {ours: 0.5}, device=H100))
-    for known in (nearby, there):
+    for known, rung in ((nearby, "near"), (there, "sku")):
         for policy in (Policy(confirm=True), Policy(confirm=False), Policy(frozen=True, confirm=False)):
-            assert answer(asked, known, policy) is None
-    exact = lab.catalog(lab.rows(int4(packing=packing), {ours: 0.5}, device=H200))
-    assert answer(asked, exact, Policy(frozen=True, confirm=False)).config == ours
+            hit = answer(asked, known, policy)
+            assert (hit.rung, hit.config.kernel) == (rung, "int4")
+
+
+@pytest.mark.parametrize(("asked", "known"), [("gptq", "awq"), ("low-first", "mxfp4"), ("low-first", "gptq")])
+def test_weights_that_lie_otherwise_in_memory_say_nothing(lab, rows, asked, known):
+    ours = make("int4", scaled="sums", block_n=128, warps=2, split_k=4)
+    dtype = {"mxfp4": "fp4_e2m1"}
+    rest = {"packing": known} | ({"weight_dtype": dtype[known]} if known in dtype else {})
+    known_rows = lab.catalog(rows({ours: 0.5}, **rest))
+    assert answer(lab.query(int4(packing=asked), H200), known_rows, Policy(on_miss="aten", confirm=True)) is None

@@ -46,6 +46,7 @@ class Job(ABC):
         self.begun: tuple[emission.Begun, ...] = ()
         # While the graph is unchanged.
         self.fakes, self.warm, self.output_bytes = piece.fakes, piece.warm, piece.outputs
+        self.kinds = piece.kinds
 
     @abstractmethod
     def codes(self, carry_out: CarryOut) -> tuple[emission.Code, emission.Code]:
@@ -66,7 +67,7 @@ class Job(ABC):
         plain, candidate = (begun.function() for begun in self.begun)
         with emission.real_tensors():
             trial.check_memory(self.fakes, self.output_bytes, self.piece.device)
-            return trial.run((plain, candidate), self.fakes, self.warm, self.piece.device)
+            return trial.run((plain, candidate), self.fakes, self.warm, self.piece.device, self.kinds)
 
     @abstractmethod
     def finish(self) -> Any:

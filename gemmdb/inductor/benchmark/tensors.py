@@ -8,9 +8,18 @@ from typing import Any
 
 import torch
 
+from gemmdb.key.int4 import EXPONENT_BIAS
+
 SEED = 3
 DIFFERENCE = 0.05
 """Maximum difference between two correct outputs, relative to the largest value."""
+
+VALUES, PACKED, EXPONENTS = "values", "packed", "exponents"
+"""What a tensor may hold: values of its dtype, packed numbers of four or eight bits, or the powers of two of MXFP4."""
+_LIMITS = {
+    (PACKED, torch.int32): (-(2**31), 2**31),
+    (EXPONENTS, torch.uint8): (EXPONENT_BIAS - 4, EXPONENT_BIAS + 5),
+}
 
 
 def total_bytes(tensors: Sequence[torch.Tensor]) -> int:
@@ -23,20 +32,24 @@ def extent(tensor: torch.Tensor) -> int:
     return 1 + sum(int(size - 1) * int(step) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size)
 
 
-def inputs(fakes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def inputs(fakes: Sequence[torch.Tensor], kinds: Sequence[str] = ()) -> list[torch.Tensor]:
     """Return random tensors like `fakes`: sizes, strides, dtypes, devices, and the alignment of the first element. Uses
-    separate generators, so torch's random states do not change."""
+    separate generators, so torch's random states do not change. `kinds`: what each of them holds, by default only
+    values."""
     made = []
     for place, fake in enumerate(fakes):
         # The first element has the same offset from 16-byte alignment as in the program.
         start = fake.storage_offset() % max(16 // fake.itemsize, 1)
         random = torch.Generator(device=fake.device).manual_seed(SEED + place)
-        values = _values(start + extent(fake), fake.dtype, random)
+        kind = kinds[place] if kinds else VALUES
+        values = _values(start + extent(fake), fake.dtype, random, kind)
         made.append(values.as_strided(fake.shape, fake.stride(), start))
     return made
 
 
-def _values(count: int, dtype: torch.dtype, random: torch.Generator) -> torch.Tensor:
+def _values(count: int, dtype: torch.dtype, random: torch.Generator, kind: str) -> torch.Tensor:
+    if limits := _LIMITS.get((kind, dtype)):
+        return torch.randint(*limits, (count,), generator=random, device=random.device, dtype=dtype)
     if dtype.is_floating_point:
         kind = torch.float64 if dtype is torch.float64 else torch.float32
         return torch.randn(count, generator=random, device=random.device, dtype=kind).to(dtype)

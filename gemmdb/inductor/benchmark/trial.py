@@ -59,9 +59,14 @@ class Trial:
 
 
 @PHASES("trial")
-def run(functions: Functions, fakes: Tensors, warm: Sequence[bool], device: torch.device) -> Trial:
-    """Time two functions, ATen's first, on tensors like `fakes`. `warm`: which tensors are in the cache."""
-    return _on_gpu(functions, fakes, warm, device) if device.type == "cuda" else _on_cpu(functions, fakes, warm)
+def run(
+    functions: Functions, fakes: Tensors, warm: Sequence[bool], device: torch.device, kinds: Sequence[str] = ()
+) -> Trial:
+    """Time two functions, ATen's first, on tensors like `fakes`. `warm`: which tensors are in the cache. `kinds`: see
+    `tensors.inputs`."""
+    if device.type == "cuda":
+        return _on_gpu(functions, fakes, warm, device, kinds)
+    return _on_cpu(functions, fakes, warm, kinds)
 
 
 def clear(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -91,8 +96,8 @@ def check_memory(fakes: Tensors, output_bytes: int, device: torch.device) -> Non
         raise Untimed(f"only {free >> 20} MiB are free on the GPU, and timing it takes {needed >> 20}")
 
 
-def _on_cpu(functions: Functions, fakes: Tensors, warm: Sequence[bool]) -> Trial:
-    given = inputs(fakes)
+def _on_cpu(functions: Functions, fakes: Tensors, warm: Sequence[bool], kinds: Sequence[str]) -> Trial:
+    given = inputs(fakes, kinds)
     if _outputs_differ(functions, given):
         return Trial((), (), CPU, differs=True)
     warmed = [tensor for tensor, is_warm in zip(given, warm, strict=True) if is_warm]
@@ -123,9 +128,11 @@ def _outputs_differ(functions: Functions, given: list[torch.Tensor]) -> bool:
     return differ(ours, aten)
 
 
-def _on_gpu(functions: Functions, fakes: Tensors, warm: Sequence[bool], device: torch.device) -> Trial:
+def _on_gpu(
+    functions: Functions, fakes: Tensors, warm: Sequence[bool], device: torch.device, kinds: Sequence[str]
+) -> Trial:
     with torch.cuda.device(device):
-        copies = [inputs(fakes) for _ in range(copies_of(fakes))]
+        copies = [inputs(fakes, kinds) for _ in range(copies_of(fakes))]
         stream = stream_of(torch.cuda.current_device())
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

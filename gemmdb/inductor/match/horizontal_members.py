@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from gemmdb.inductor.match import calls, fx, linears, ops
 from gemmdb.inductor.match.fx import value
 from gemmdb.kernels.config import Config
+from gemmdb.key.int4 import MXFP4
 from gemmdb.key.problem import Problem, Query
 
 aten = torch.ops.aten
@@ -88,9 +89,10 @@ def read(node: Any, decision: D) -> Member[D] | None:
 
 
 def _has_kernel(problem: Problem) -> bool:
-    """Whether the multi-weight kernels support the dtypes, scales and packing. Their form for words along N was never
-    measured, and a benchmark, which makes int32 inputs zeros, would find no wrong order of the numbers in a word."""
-    if problem.int4 is not None and problem.int4.only_measured:
+    """Whether the multi-weight kernels support the dtypes, scales and packing. Those of packings whose numbers or zero
+    points have an order in words, of eight bits and of MXFP4 were never measured."""
+    own = problem.int4
+    if own is not None and (own.along_n or own.zeros_in_words or own.bits == 8 or own.packing == MXFP4):
         return False
     if problem.scaled:
         return problem.op == "scaled_mm" and problem.scales in ("row", "tensor") and problem.out in _HALF

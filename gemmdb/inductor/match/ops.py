@@ -21,12 +21,14 @@ from gemmdb.key.int4 import (
     INT4,
     MXFP4,
     PACKED,
+    PLAIN,
     TILED,
     WORDS,
     ZERO_BYTES,
     ZERO_NUMBER,
     Int4Format,
 )  # fmt: skip
+from gemmdb.key.layout import dtype_name
 
 _library: Any = None
 
@@ -49,13 +51,15 @@ def overload(name: str) -> Any:
 
 
 def int4_format(zeros: Any, group: int, packing: str) -> Int4Format:
-    """Return the weight format of an `int4_mm`. Of zero points with a number each, the dtype does not affect the
-    arithmetic."""
+    """Return the weight format of an `int4_mm`. The dtype of zero points with a number each does not affect the
+    arithmetic, except where it is always the activation's."""
     if packing in WORDS:
         return Int4Format(group, INT4, packing)
     if zeros is None:
         return Int4Format(group, "none", packing)
     dtype = zeros.dtype if isinstance(zeros, torch.Tensor) else zeros.get_dtype()
+    if packing == PLAIN:
+        return Int4Format(group, dtype_name(dtype), packing)
     return Int4Format(group, zeros_in_words(packing) if dtype is torch.int32 else "int8", packing)
 
 

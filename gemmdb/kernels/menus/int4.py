@@ -36,7 +36,7 @@ def _usual_int4(problem: Problem, device: Device) -> Iterator[Config]:
     if own is None or own.bits != 4:
         return
     entries = up_to(_INT4_SHAPES[_kind(own)], problem.m)
-    if problem.m <= FEW_ROWS and problem.k % DEPTH == 0 and not own.only_measured:
+    if problem.m <= FEW_ROWS and problem.k % DEPTH == 0 and _kind(own) in ("bytes", "tiled"):
         entries = [entry for entry in entries if entry[4] == "weights" or entry[1] <= own.size][:_BESIDE_SKINNY]
     for listed, more in ((up_to(_INT4_SHAPES["in_order"], problem.m), _IN_ORDER), (entries, {})):
         for height in _heights(problem.m):

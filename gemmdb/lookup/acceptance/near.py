@@ -49,18 +49,8 @@ def near(ask: Ask) -> Step:
     return _confirmed(ask, prediction) if confirming(ask) else _certain(ask, prediction)
 
 
-def only_measured(ask: Ask) -> Rejected | None:
-    """Return why a problem is served only what was measured, and so compared with a reference, for it on this SKU."""
-    own = ask.problem.int4
-    if own is None or not own.only_measured:
-        return None
-    return Rejected(f"kernels of zeros={own.zeros} packing={own.packing} are served only where they were measured")
-
-
 def predict(ask: Ask) -> Prediction | Rejected:
     """Return the prediction from neighbours, corrected by the trees if the policy uses the cost model."""
-    if rejected := only_measured(ask):
-        return rejected
     return tree_correction.predict_corrected(ask) if ask.policy.model else from_neighbours.predict(ask)
 
 
@@ -192,8 +182,6 @@ def _predict_there(ask: Ask) -> Prediction | Rejected:
 
 def _sku(ask: Ask, predict: other_sku.Predict) -> Step:
     """Serve the first of the other SKUs with an acceptable prediction from `predict`."""
-    if rejected := only_measured(ask):
-        return Step("sku", None, rejected.reason)
     found = other_sku.predictions(ask, predict) if ask.policy.sku else Rejected(SWITCHED_OFF)
     if isinstance(found, Rejected):
         return Step("sku", None, found.reason)

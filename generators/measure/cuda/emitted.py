@@ -23,7 +23,8 @@ from gemmdb.generators.measure.cuda import compilers
 from gemmdb.generators.measure.cuda.artifacts import Emission
 from gemmdb.generators.measure.operands import Operands, blank
 from gemmdb.generators.measure.program import Product, check_lowered, set_numerics
-from gemmdb.kernels.config import Config
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.key.int4 import MXFP4, PLAIN
 from gemmdb.key.problem import Problem
 
 Tensors = dict[str, torch.Tensor]
@@ -76,11 +77,17 @@ def generate(problem: Problem, config: Config) -> str:
     plain = Config(config.backend, config.kernel, config.params)
     with torch.no_grad(), emission.no_gpu_context(), force(plain):
         with FakeTensorMode():
-            product = Product(problem, blank(problem, torch.device("cuda")))
+            product = Product(problem, blank(problem, torch.device("cuda")), _is_replaced(problem, plain))
             graph = make_fx(product)(*product.inputs)
         source, seen = emission.output_code(graph, list(product.inputs), lambda: list(JOURNAL.pending()))
     check_lowered(problem, plain, seen)
     return source
+
+
+def _is_replaced(problem: Problem, config: Config) -> bool:
+    """Return whether a compile of the program's own spelling would not find the weight here: an engine's operator hides
+    it, or a table of values, which fake tensors do not have."""
+    return problem.int4 is not None and problem.int4.packing in (PLAIN, MXFP4) and config != ATEN
 
 
 def ready(problem: Problem, config: Config) -> bool:

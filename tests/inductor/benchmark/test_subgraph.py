@@ -6,9 +6,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmdb import Problem
+from gemmdb.generators.measure.operands import operands
 from gemmdb.inductor.benchmark import subgraph as cutting
-from gemmdb.inductor.benchmark.tensors import inputs
+from gemmdb.inductor.benchmark.tensors import differ, inputs
 from gemmdb.inductor.benchmark.trial import Untimed
+from gemmdb.inductor.match import ops
+from gemmdb.inductor.match.ops import dequantised
 
 FUSED = Problem.gemm("mm", m=8, n=16, k=32, fusion="pointwise")
 ALONE = Problem.gemm("mm", m=8, n=16, k=32)
@@ -212,6 +215,38 @@ def test_random_inputs_have_the_layouts_of_the_fake_ones():
         assert (one.shape, one.stride(), one.dtype) == (fake.shape, fake.stride(), fake.dtype)
         assert one.storage_offset() * one.itemsize % 16 == fake.storage_offset() * fake.itemsize % 16
     assert not torch.equal(made[0], made[1][:8])
+
+
+@pytest.mark.parametrize("packing", ["gptq", "gptq2", "awq", "low-first", "mxfp4", "tinygemm8"])
+def test_random_weights_in_groups_tell_a_wrong_order_of_their_numbers(packing):
+    """Words of zeros would be the same weight in any order."""
+    fp4 = packing == "mxfp4"
+    problem = Problem.gemm(
+        "mixed_mm",
+        m=4,
+        n=64,
+        k=256,
+        weight_dtype="fp4_e2m1" if fp4 else "int4",
+        packing=packing,
+        fusion="pointwise",
+        **({} if fp4 else {"group": 64}),
+    )
+    own, rows = problem.int4, operands(problem, torch.device("cpu"), 1)
+    tensors = [one for one in (rows.b, rows.scale, rows.zeros) if one is not None]
+
+    def program(a, packed, scale, *zeros):
+        product = ops.overload("int4_mm")(a, packed, scale, zeros[0] if zeros else None, own.size, packing)
+        return (product, product.relu())
+
+    graph = make_fx(program, tracing_mode="fake")(rows.a, *tensors).graph
+    (gemm,) = [node for node in graph.nodes if str(node.target) == "gemmdb.int4_mm.default"]
+    piece = cutting.cut(gemm, problem, {node: place for place, node in enumerate(graph.nodes)})
+    a, packed, scale, *zeros = inputs(piece.fakes, piece.kinds)
+    weight = dequantised(packed, scale, zeros[0] if zeros else None, own, torch.float32)
+    turned = packed.view(torch.uint8).flip(-1).contiguous().view(packed.dtype)
+    other = dequantised(turned, scale, zeros[0] if zeros else None, own, torch.float32)
+    assert torch.isfinite(weight).all()
+    assert differ([a.float() @ other.t()], [a.float() @ weight.t()])
 
 
 def test_several_gemms_are_cut_out_with_what_lies_between_them():
