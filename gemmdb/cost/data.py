@@ -49,6 +49,12 @@ def own() -> Mapping[str, Any]:
 
 
 @functools.cache
+def sizes() -> Mapping[str, Any]:
+    """The `rates` of `gemmdb.cost.sizes`, and their `provenance`."""
+    return _read("sizes.json")  # type: ignore[no-any-return]
+
+
+@functools.cache
 def _menus() -> Any:
     return _read("menus.json")
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gemmdb.cost import sizes
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.roofline import roofline_us
@@ -65,24 +66,26 @@ class ConfigGroup:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Expected times on one problem and device, up to a factor that nearby problems share. `roof`: the roofline;
-    `estimator`: None if the cost model does not know the device or the weight."""
+    """Expected times on one problem and device, up to a factor that nearby problems share. `estimator`: None if the
+    cost model does not know the device or the weight."""
 
-    roof: float
+    problem: Problem
+    device: Device
     estimator: Estimator | None
 
     @classmethod
     def of(cls, problem: Problem, device: Device) -> Scale:
-        """The scale of a problem; only the roofline if the cost model does not know the device, or int4 weights."""
-        known = machine(device) if problem.int4 is None else None
-        estimator = Estimator.of(FITTED, Setting.shared(problem, known)) if known else None
-        return cls(roofline_us(problem, device), estimator)
+        """The scale of a problem; the roofline if no formula knows the device or the weight."""
+        known = None if sizes.covers(problem) else machine(device)
+        return cls(problem, device, Estimator.of(FITTED, Setting.shared(problem, known)) if known else None)
 
     def us(self, shape: Tile | None) -> float:
         """Microseconds of one call of a config with this tile; None for ATen. A kernel that is not modelled scales as
         ATen does."""
+        if sizes.covers(self.problem):
+            return sizes.us(shape, self.problem, self.device)
         if self.estimator is None:
-            return self.roof
+            return roofline_us(self.problem, self.device)
         if shape is None or shape.kernel not in KERNELS:
             return FITTED.predict_aten(self.estimator.setting)
         return self.estimator.us(shape)

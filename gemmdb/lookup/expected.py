@@ -26,7 +26,7 @@ from gemmdb.table.record import (
     coded,
 )
 
-VERSION = 1
+VERSION = 2
 """Increment on any change to `Scale` or `group_of` other than the coefficients: lookups then recompute the expectations
 of older packed tables until these are packed again. A test checks the shipped tables."""
 

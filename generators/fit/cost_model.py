@@ -8,7 +8,7 @@ regression on the traits; the remaining error in each problem's level, by ridge 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -55,20 +55,23 @@ class Sample:
 
 
 def samples(rows: Iterable[Measurement]) -> list[Sample]:
-    """Return the samples of measured rows of the modelled ops, except int4 weights: full measurements if there are any,
-    else short estimates. Failures give no samples."""
+    """Return the samples of measured rows of the modelled ops, except int4 weights."""
+    return pooled(row for row in rows if row.problem.op in OPS and row.problem.int4 is None)
+
+
+def pooled(rows: Iterable[Measurement]) -> list[Sample]:
+    """Return the samples of measured rows: full measurements if there are any, else short estimates. Failures give no
+    samples."""
     times: dict[tuple[Problem, Device], dict[Config, list[tuple[bool, float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if row.problem.op not in OPS or row.problem.int4 is not None:
-            continue
         if row.times is not None and row.times.spread <= MAX_SPREAD and row.protocol.clock != "model":
             times[row.problem, row.device][row.config].append((row.status is Status.OK, row.times.median_us))
     found = []
     for (problem, device), configs in times.items():
         full = {config: [us for ok, us in values if ok] for config, values in configs.items()}
-        pooled = {config: median(full[config] or [us for _, us in values]) for config, values in configs.items()}
-        best = min(pooled.values())
-        found += [Sample(problem, device, config, us, best / us) for config, us in pooled.items()]
+        us = {config: median(full[config] or [us for _, us in values]) for config, values in configs.items()}
+        best = min(us.values())
+        found += [Sample(problem, device, config, one, best / one) for config, one in us.items()]
     return found
 
 
@@ -113,12 +116,17 @@ def _log_us(done: Array, theta: Array) -> Array:
 
 
 def _rates(done: Array, logs: Array, weights: Array) -> Array:
-    """Run Levenberg-Marquardt over the logarithms of the rates."""
     start = np.log([INITIAL_RATES[name] for name in COEFFICIENTS])
-    pull = PRIOR_WEIGHT * np.sqrt((weights**2).sum())
+    return least_squares(lambda theta: (_log_us(done, theta) - logs) * weights, start, weights)
+
+
+def least_squares(errors: Callable[[Array], Array], start: Array, weights: Array, prior: float = PRIOR_WEIGHT) -> Array:
+    """Run Levenberg-Marquardt over the logarithms of rates. `errors`: of these logarithms, times the `weights`.
+    `prior`: regularization towards the `start`."""
+    pull = prior * np.sqrt((weights**2).sum())
 
     def residual(theta: Array) -> Array:
-        return np.concatenate([(_log_us(done, theta) - logs) * weights, pull * (theta - start)])
+        return np.concatenate([errors(theta), pull * (theta - start)])
 
     theta, damping = start.copy(), 1e-2
     now = residual(theta)

@@ -23,6 +23,7 @@ from gemmdb.generators.fit import cost_model as fit
 from gemmdb.generators.fit import menu, trees
 from gemmdb.generators.fit.cost_model import Sample
 from gemmdb.generators.modelled.space import setting_of
+from gemmdb.kernels.config import ATEN
 from gemmdb.lookup.ranking import outside
 from gemmdb.table.measurement import Measurement
 
@@ -32,10 +33,13 @@ DIGITS = 6
 """Significant digits of a coefficient, far more than the rows determine."""
 
 
-def rows(folders: Sequence[Path]) -> Iterator[Measurement]:
-    """Yield the rows of all archives that timed a kernel alone, on a quiet machine."""
+def rows(folders: Sequence[Path], reference: bool = False) -> Iterator[Measurement]:
+    """Yield the rows of all archives that timed a kernel alone, on a quiet machine. `reference`: also those of ATen as
+    default mode's code, which unpacks a weight first."""
     for path in (path for folder in folders for path in sorted(folder.glob("rows-*.jsonl.xz"))):
-        yield from (row for row in archive.read(path) if not (row.emitted or row.disturbed))
+        for row in archive.read(path):
+            if not row.disturbed and (not row.emitted or (reference and row.config == ATEN)):
+                yield row
 
 
 def divided(found: Iterable[Sample], least: int = 1) -> tuple[list[Sample], list[Sample]]:

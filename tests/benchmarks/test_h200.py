@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
+from contextlib import closing
 from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -23,6 +25,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.triton import WITHOUT_WAIT
 from gemmdb.key.operands import Bias
 from gemmdb.key.problem import Problem
+from gemmdb.lookup import expected
 from gemmdb.lookup.expected import with_expectations
 from gemmdb.table.measurement import Measurement, Protocol, Status, Times
 from gemmdb.table.reader import Table
@@ -263,3 +266,23 @@ def test_rows_of_kernels_that_did_not_wait_are_not_shipped() -> None:
     for source, shipped in ((configs[0].spec.digest(), [True] * 4), (WITHOUT_WAIT[-1], [False, True, True, True])):
         at = replace(row, toolchain=replace(kit.new, source=source))
         assert [ship.holds(replace(at, config=one)) for one in configs] == shipped
+
+
+def test_another_table_is_packed_anew_when_the_cost_model_expects_other_times(tmp_path, monkeypatch):
+    whole, path = SHIPPED.with_name("sm80-nvidia-a100-sxm4-80gb.db"), tmp_path / "a100.db"
+    shutil.copyfile(whole, path)
+    before = path.read_bytes()
+    ship.pack_others(tmp_path)
+    assert path.read_bytes() == before
+    monkeypatch.setattr(expected, "VERSION", -1)
+    expected._stamp.cache_clear()
+    ship.pack_others(tmp_path)
+    with closing(Table.open(path)) as table, closing(Table.open(whole)) as old:
+        assert ship.is_current(table) and not ship.is_current(old)
+        assert list(table.pairs()) == list(old.pairs())
+        for problem, device in list(old.pairs())[::50]:
+            assert table.verdicts(problem, device) == old.verdicts(problem, device)
+            times = [[(one.config, one.code) for group in known.record(problem, device).groups for one in group.times]
+                     for known in (table, old)]  # fmt: skip
+            assert times[0] == times[1]
+    expected._stamp.cache_clear()

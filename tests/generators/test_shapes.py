@@ -40,7 +40,7 @@ PRESETS = {
     "dense": (6626, "08b323f86237548e"), "grid": (699, "c8f763759974a92e"),
     "h200": (5680, "415ea69464e5aecc"), "h200-bmm": (593, "5f4b386fdce3188b"),
     "h200-epilogues": (815, "6223074bb1664fe4"), "h200-grouped": (540, "d45fcbf667157edc"),
-    "h200-int4": (715, "6a1aec39bbc25c44"), "h200-scaled": (836, "9b3bd3764581cc64"),
+    "h200-int4": (1140, "5f6b1f37f3e8a992"), "h200-scaled": (906, "4b565cd4a878cd2d"),
     "llm": (2768, "3584833255862c52"), "llm-dense": (107756, "02753d39b51d170a"),
     "modelled": (1089, "5b0a43895f688ee9"), "odd": (1956, "63cee32b21f22b14"),
     "residual": (738, "af619ffa4fe322f3"), "vision": (2352, "06a728795e55487e"),

@@ -20,7 +20,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,13 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton import WITHOUT_WAIT
 from gemmdb.kernels.triton.int4 import grouped
 from gemmdb.kernels.triton.memory import tile_of
+from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
+from gemmdb.lookup.expected import stamp_of, with_expectations
 from gemmdb.table import bulk_reading
 from gemmdb.table.measurement import UNSAFE, Measurement, Status, fingerprint
 from gemmdb.table.reader import Table
+from gemmdb.table.record import Record
 from gemmdb.table.verdict import Verdict, decide_all
 from gemmdb.table.writer import Store
 
@@ -176,10 +179,43 @@ def packed(groups: Sequence[Sequence[Measurement]], some: Path, out: Path) -> Pa
 
 
 def pack_others(folder: Path) -> None:
-    """Pack the tables of a folder that are not."""
+    """Pack the tables of a folder that are not, and anew those that hold the expectations of another cost model."""
     for path in sorted(folder.glob("*.db")):
         with contextlib.closing(Table.open(path)) as table:
-            packed = table.packed
-        if not packed:
-            done = pack(path, path)
+            packed, current = table.packed, is_current(table)
+        if not current:
+            done = renewed(path) if packed else pack(path, path)
             print(f"{path}: {done.times:,} times in {path.stat().st_size / 2**20:.2f} MiB", flush=True)
+
+
+def is_current(table: Table) -> bool:
+    """Whether a table is packed, with the expectations of the present cost model."""
+    some = next(table.pairs(), None) if table.packed else None
+    return some is not None and _record(table, *some).stamp == stamp_of(some[1])
+
+
+def renewed(path: Path) -> Packed:
+    """Pack a packed table anew, with the expectations of the present cost model. All else stays as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "renewed.db"
+        with (
+            contextlib.closing(Table.open(path)) as table,
+            contextlib.closing(bulk_reading.connect(path)) as known,
+            contextlib.closing(sqlite3.connect(out)) as db,
+        ):
+            rows = functools.partial(bulk_reading.ordered_rows, known)
+            done = write(db, _renewed(table), rows, table.generation, table.source)
+        shutil.copyfile(out, path)
+    return done
+
+
+def _renewed(table: Table) -> Iterator[Answers]:
+    for problem, device in table.pairs():
+        found = with_expectations(_record(table, problem, device), problem, device)
+        yield Answers(problem, device, found, table.verdicts(problem, device), 0)
+
+
+def _record(table: Table, problem: Problem, device: Device) -> Record:
+    found = table.record(problem, device)
+    assert found is not None
+    return found

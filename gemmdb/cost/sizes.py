@@ -1,0 +1,164 @@
+"""How the times of kernels that the cost model does not rank grow with the sizes: those of weights with groups and of
+fp8 with block scales, and ATen's for these. Only their ratios count: `transfer.Scale` divides by them what was measured
+at other sizes.
+
+The programs of a kernel multiply tiles step by step along K. A formula counts programs, waves, steps and bytes; its ten
+rates for each kernel are fitted to rows of an H200 (`gemmdb.generators.fit.sizes`). Up to a factor for each config, the
+fitted times are off by 5 to 8% in the mean; the roofline, by 30 to 40%.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gemmdb.cost import data
+from gemmdb.cost.work import OTHER_REGISTERS, Tile
+from gemmdb.kernels.hardware import REGISTERS, THREAD_REGISTERS, WARP_THREADS, shared_bytes, tile_count
+from gemmdb.kernels.triton.int4_skinny import COLUMNS_OF_WARP, FEW_ROWS
+from gemmdb.key.device import Device
+from gemmdb.key.int4 import PACKED, Int4Format
+from gemmdb.key.problem import Problem
+
+PRODUCTS, NUMBERS, BYTES = 2**19, 2**13, 10**6
+"""The units of counts: multiplications of a tile of 64 x 64 x 128, numbers in one of 64 x 128, and a megabyte."""
+EXPANDED, TILED, BLOCKS = "aten expanded", "aten tiled", "aten blocks"
+"""Rates of ATen: for a weight that it expands to 16 bits first, for a tiled one, and for block scales."""
+_WARPS, _ATEN_ROWS, _TILED_ROWS = 64, 64, 8
+_MULTIPROCESSORS = 132
+"""Those of the GPU that the rates are fitted to, on which ATen's work is assumed to be even."""
+_ONE_BYTE = ("groupwise", "scaled_blocks")
+"""Kernels whose weight has a byte for each number; others have four bits."""
+
+
+class Rates(NamedTuple):
+    """Microseconds of a call: of a `launch`, a `wave` of programs, a step along K (`latency`), and a unit of products,
+    of weights and of activations in each multiprocessor; of a megabyte of the weight from memory (`stream`), and how
+    far that overlaps with the rest; of a split of K (`reduce`), and of what its programs write (`partial`)."""
+
+    launch: float
+    wave: float
+    latency: float
+    products: float
+    weights: float
+    activations: float
+    stream: float
+    overlap: float
+    reduce: float
+    partial: float
+
+
+class Counts(NamedTuple):
+    """What a config does on a problem, in the units of Rates: numbers, or arrays of them."""
+
+    waves: Any
+    steps: Any
+    products: Any
+    weights: Any
+    activations: Any
+    megabytes: Any
+    splits: Any
+    partial: Any
+
+
+RATES: Mapping[str, Rates] = {name: Rates(*values) for name, values in data.sizes()["rates"].items()}
+"""By kernel, and those of ATen by the names above."""
+
+
+def microseconds(rates: Rates, counts: Counts) -> Any:
+    """Return the time of a call, up to a factor."""
+    cores = (
+        counts.steps * rates.latency
+        + counts.products * rates.products
+        + counts.weights * rates.weights
+        + counts.activations * rates.activations
+    )
+    power = 1 + rates.overlap
+    body = (cores**power + (counts.megabytes * rates.stream) ** power) ** (1 / power)
+    split = counts.splits * rates.reduce + counts.partial * rates.partial
+    return rates.launch + counts.waves * rates.wave + body + split
+
+
+def covers(problem: Problem) -> bool:
+    """Return whether the kernels of a problem are those of this module."""
+    return problem.int4 is not None or (problem.scales == "block" and not problem.spec.grouped)
+
+
+def us(tile: Tile | None, problem: Problem, device: Device) -> float:
+    """Return the microseconds of a tile, or of ATen for None, up to a factor."""
+    name = aten_of(problem) if tile is None or tile.kernel not in RATES else tile.kernel
+    counts = of_aten(problem) if tile is None or tile.kernel not in RATES else of_tile(tile, problem, device)
+    return float(microseconds(RATES[name], counts))
+
+
+def aten_of(problem: Problem) -> str:
+    """Return the name of ATen's rates for a problem: those of its packing and zero points where they were fitted."""
+    own = problem.int4
+    if own is None or own.inner:
+        return BLOCKS if own is None else TILED
+    name = expanded_as(own)
+    return name if name in RATES else EXPANDED
+
+
+def expanded_as(own: Int4Format) -> str:
+    """Return the name of the rates of a packing with its zero points: how long a program takes to unpack them."""
+    return f"{EXPANDED}, {own.packing} {own.zeros}"
+
+
+def of_aten(problem: Problem) -> Counts:
+    """Return what ATen does: it expands the weight, and multiplies whole tiles of rows."""
+    height = _TILED_ROWS if problem.int4 is not None and problem.int4.inner else _ATEN_ROWS
+    weights = problem.n * problem.k
+    products = math.ceil(problem.m / height) * height * weights / (_MULTIPROCESSORS * PRODUCTS)
+    return Counts(0, 0, products, weights / (_MULTIPROCESSORS * NUMBERS), 0, 0, 0, 0)
+
+
+def of_tile(tile: Tile, problem: Problem, device: Device) -> Counts:
+    """Return what a tile does on a problem."""
+    skinny = tile.kernel == "int4_skinny"
+    rows = (FEW_ROWS if problem.m <= FEW_ROWS else tile.m) if skinny else tile.m
+    again = _reads_again(tile, problem)
+    tiles = math.ceil(problem.n / tile.n) if skinny else tile_count(problem.m, problem.n, (tile.m, tile.n))
+    programs = tiles * tile.split
+    steps = math.ceil(math.ceil(problem.k / tile.k) / tile.split)
+    resident = _resident(tile, rows, device)
+    full, rest = divmod(programs, device.units * resident)
+    turns = steps * (full * resident + math.ceil(rest / device.units))
+    split = int(tile.split > 1)
+    return Counts(
+        full + (rest > 0),
+        steps * (full + (rest > 0)),
+        turns * rows * tile.n * tile.k / PRODUCTS,
+        turns * again * tile.n * tile.k / NUMBERS,
+        turns * rows * tile.k / NUMBERS,
+        again * problem.n * problem.k * _bytes(tile) / BYTES,
+        split,
+        split * tile.split * rows * tile.n * math.ceil(tiles / device.units) / (2 * NUMBERS),
+    )
+
+
+def _reads_again(tile: Tile, problem: Problem) -> int:
+    """Return how many programs read each word of the weight: those with half of its columns read all of them."""
+    packing = PACKED.get(problem.int4.packing) if problem.int4 is not None else None
+    halves = tile.kernel == "int4_skinny" and packing is not None and packing.packed == "n"
+    return 2 if halves and tile.n < COLUMNS_OF_WARP else 1
+
+
+def _bytes(tile: Tile) -> float:
+    return 1.0 if tile.kernel in _ONE_BYTE else 0.5
+
+
+def _resident(tile: Tile, rows: int, device: Device) -> int:
+    """Return about how many programs share a multiprocessor."""
+    threads, stages = WARP_THREADS * tile.warps, tile.stages
+    if tile.kernel == "int4_skinny":
+        shared, registers = 0.0, rows * tile.n // 16 + (stages + 1) * tile.n // 2 + 2 * rows
+    elif tile.kernel == "scaled_blocks":
+        shared, registers = float(stages * tile.k * (rows + tile.n)), 2 * rows * tile.n // threads
+    else:
+        shared = (2 * rows + tile.n * _bytes(tile)) * tile.k * max(stages - 1, 1)
+        registers = (rows * tile.n + tile.n * tile.k // 2) // threads
+    registers = min(registers + OTHER_REGISTERS, THREAD_REGISTERS)
+    fits = min(_WARPS // tile.warps, REGISTERS // (registers * threads))
+    return max(1, min(fits, int(shared_bytes(device) // (shared + 1024))))
