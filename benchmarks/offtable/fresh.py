@@ -56,6 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=170, help="begin no problem after that time")
     parser.add_argument("--gpus", type=int, help="number of GPUs; default: all of the host")
     parser.add_argument("--samples", type=int, default=20, help="timed samples of each config")
+    parser.add_argument("--grouped", action="store_true", help="weights in groups and block scales, instead of others")
     parser.add_argument("--skip-cutlass", action="store_true", help="leave out answers that nvcc must compile")
 
 
@@ -65,7 +66,7 @@ def main(options: argparse.Namespace) -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     backend = backends.backend_for(backends.device_for("native"))
     known = {row["problem"] for row in json_lines(options.out) if "problem" in row}
-    problems = [problem for problem in draw(options.count, options.seed) if problem.text not in known]
+    problems = [problem for problem in draw(options.count, options.seed, options.grouped) if problem.text not in known]
     append_lines(options.out, [json.dumps({"seed": options.seed, "gpus": gpu_states(), **software()})])
     asked = {problem: answers(problem, backend.device) for problem in problems}
     quick = {p: found for p, found in asked.items() if not (options.skip_cutlass and needs_nvcc(found))}

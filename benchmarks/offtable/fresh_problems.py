@@ -20,15 +20,36 @@ LEAST, MOST = 256, 20_000
 """The range of N and K, log-uniform."""
 LARGEST, HEAVIEST = 2**38, 2**28
 """The largest M x N x K, which takes 0.8 ms in bf16, and the largest weight in elements."""
+GROUP = 128
+"""N and K of weights in groups are multiples of this."""
+GROUPED_ROWS = (((1, 8), 40), ((9, 64), 35), ((65, 512), 25))
+FORMATS: tuple[tuple[tuple[str, dict[str, Any]], int], ...] = (
+    *(
+        (("mixed_mm", {"weight_dtype": "int4", **flags}), 10)
+        for flags in (
+            {"packing": "gptq"},
+            {"packing": "awq"},
+            {"packing": "low-first"},
+            {"packing": "low-first", "zeros": "int4"},
+            {"packing": "plain"},
+            {"packing": "tinygemm8"},
+            {"weight_dtype": "fp4_e2m1"},
+            {"weight_dtype": "int8", "group": GROUP},
+        )
+    ),
+    (("scaled_mm", {"dtype": "fp8_e4m3", "scales": "block"}), 20),
+)
+"""Ops and flags of problems with weights in groups or block scales, and their shares."""
 INTEGER_ROWS = 17
 """torch's int8 GEMM on a GPU takes more than 16 rows."""
 
 
-def draw(count: int, seed: int) -> list[Problem]:
-    """The first `count` problems of a seed. Their (N, K) are in no preset, so no shipped table has them."""
+def draw(count: int, seed: int, grouped: bool = False) -> list[Problem]:
+    """The first `count` problems of a seed. Their (N, K) are in no preset, so no shipped table has them. `grouped`:
+    those with block scales or weights in groups, instead of all others."""
     known = {(problem.n, problem.k) for name in shapes.presets() for problem in shapes.load(name, "cuda")}
     found: dict[str, Problem] = {}
-    for problem in _every(random.Random(f"fresh {seed}")):
+    for problem in (_every_grouped if grouped else _every)(random.Random(f"fresh {seed}")):
         if len(found) == count:
             break
         if (problem.n, problem.k) not in known:
@@ -42,6 +63,16 @@ def _every(source: random.Random) -> Iterator[Problem]:
         m, n, k = _sizes(source, op)
         if m * n * k <= LARGEST and n * k <= HEAVIEST:
             yield Problem.gemm(op, m=m, n=n, k=k, **_rest(source, op))
+
+
+def _every_grouped(source: random.Random) -> Iterator[Problem]:
+    while True:
+        op, flags = _weighted(source, FORMATS)
+        low, high = _weighted(source, GROUPED_ROWS)
+        m = _between(source, low, high, 4 if op == "scaled_mm" else 1)
+        n, k = _between(source, 2 * LEAST, MOST, GROUP), _between(source, 2 * LEAST, MOST, GROUP)
+        if n * k <= HEAVIEST:
+            yield Problem.gemm(op, m=m, n=n, k=k, **flags)
 
 
 def _sizes(source: random.Random, op: str) -> tuple[int, int, int]:

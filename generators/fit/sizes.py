@@ -10,7 +10,7 @@ be faster or slower than the formula says by the same factor everywhere. Needs g
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def _config(sample: Sample) -> object:
     return sample.config.kernel, params, own and (own.packing, own.zeros, own.size)
 
 
-def texts(folders: Sequence[Path]) -> Mapping[str, str]:
+def texts(folders: Sequence[Path]) -> dict[str, str]:
     wanted = (row for row in rows(folders, reference=True) if sizes.covers(row.problem) and row.device.sku == SKU)
     found = pooled(wanted)
     rates = {name: [float(f"{rate:.{DIGITS}g}") for rate in one] for name, one in fit(found).items()}
