@@ -22,6 +22,8 @@ LARGEST, HEAVIEST = 2**38, 2**28
 """The largest M x N x K, which takes 0.8 ms in bf16, and the largest weight in elements."""
 GROUP = 128
 """N and K of weights in groups are multiples of this."""
+BLOCK_DEPTH = 512
+"""With block scales, torch takes K in steps of this on a Hopper GPU."""
 GROUPED_ROWS = (((1, 8), 40), ((9, 64), 35), ((65, 512), 25))
 FORMATS: tuple[tuple[tuple[str, dict[str, Any]], int], ...] = (
     *(
@@ -70,7 +72,8 @@ def _every_grouped(source: random.Random) -> Iterator[Problem]:
         op, flags = _weighted(source, FORMATS)
         low, high = _weighted(source, GROUPED_ROWS)
         m = _between(source, low, high, 4 if op == "scaled_mm" else 1)
-        n, k = _between(source, 2 * LEAST, MOST, GROUP), _between(source, 2 * LEAST, MOST, GROUP)
+        step = BLOCK_DEPTH if op == "scaled_mm" else GROUP
+        n, k = _between(source, 2 * LEAST, MOST, GROUP), _between(source, 2 * LEAST, MOST, step)
         if n * k <= HEAVIEST:
             yield Problem.gemm(op, m=m, n=n, k=k, **flags)
 
