@@ -18,6 +18,7 @@ from benchmarks.peers import report as board_report
 from benchmarks.peers.ops import CLASSES, class_of
 from benchmarks.programs.figures import gain, mean, times
 from gemmdb.generators.files import archive
+from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem
 from gemmdb.settings import shipped_tables
 from gemmdb.table.reader import Table
@@ -154,6 +155,47 @@ def test_the_second_sample_is_that_of_the_raw_results() -> None:
         low, high = whole["interval"]
         told = [str(whole["count"]), str(whole["lost"]), f"{whole['mean']:.2f}x ({low:.2f} to {high:.2f})"]
         assert rest == [*told, *classes, f"{whole['worst']:.2f}x"]
+
+
+def test_both_samples_again_are_those_of_the_raw_results() -> None:
+    again, first, second = (
+        json_lines(RAW / "h200" / f"peer-board-2026-11-{name}.jsonl.xz") for name in ("30", "29", "29b")
+    )
+    found = board_report.document(board_report.with_rivals(again, [*first, *second]))["ops"]
+    for title, *rest in cells(section("Both samples again")):
+        best = found[BOARD[title]]["best rival"]["by M"]
+        whole, classes = best["all"], [f"{best[class_of(low)]['mean']:.2f}x" for low, _ in CLASSES]
+        low, high = whole["interval"]
+        told = [str(whole["count"]), str(whole["lost"]), f"{whole['mean']:.2f}x ({low:.2f} to {high:.2f})"]
+        assert rest == [*told, *classes, f"{whole['worst']:.2f}x"]
+    over = [found[op]["default"]["by M"]["all"]["mean"] for op in ("int4", "fp8-block")]
+    assert f"Of default mode, they are at {over[0]:.2f}x and {over[1]:.2f}x" in WORDS
+
+
+def test_the_sizes_that_no_table_lists_are_those_of_the_raw_results() -> None:
+    lines = [line for line in json_lines(RAW / "offtable" / "fresh-grouped-1.jsonl.gz") if "problem" in line]
+    timed = [line for line in lines if not any("failed" in one for one in line["timed"].values())]
+    assert f"{len(timed)} random GEMMs with weights of" in WORDS
+    shown = {title: rest for title, *rest in cells(section("Sizes that no table lists"))}
+    for title, low, high in (("1 to 8", 1, 8), ("9 to 64", 9, 64), ("65 to 512", 65, 512)):
+        mine = [line for line in timed if low <= line["m"] <= high]
+        told = [str(len(mine))]
+        for way in ("certain", "confirming"):
+            gains = [gain for line in mine if (gain := _served_gain(line, way))]
+            # A trial of a confirmation finds a kernel that is slower than ATen.
+            kept = [max(gain, 1.0) for gain in gains] if way == "confirming" else gains
+            over = math.exp(sum(map(math.log, kept)) / len(mine))
+            told.append(f"{over:.2f}x, {len(gains)} kernels")
+            assert min(gains) > 0.99
+        assert shown[title] == told
+
+
+def _served_gain(line: dict[str, Any], way: str) -> float:
+    """What the kernel of an answer gains over ATen; 0 if ATen is served."""
+    config = (line[way] or {}).get("config", ATEN.text)
+    if config == ATEN.text:
+        return 0.0
+    return float(line["timed"][config]["aten_us"] / line["timed"][config]["us"])
 
 
 @pytest.mark.parametrize(("title", "raw", "strata"), PEERS)
