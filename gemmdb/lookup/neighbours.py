@@ -34,7 +34,8 @@ FAILURE_PLACES = 2 * MOST_NEIGHBOURS
 """Number of nearby problems whose failures count, including those without usable times."""
 
 FORMAT_DISTANCE = 0.25
-"""Distance in doublings for each difference in how an int4 weight is scaled and packed."""
+"""Distance in doublings for each difference in how an int4 weight is scaled and packed, and in the dtype of its
+activations."""
 
 _Place = tuple[float, str, int, Problem, Table]
 """Distance to a problem, its text, the position of its table, the problem, and the table."""
@@ -118,25 +119,30 @@ def _find(ask: Ask) -> list[_Place]:
 
 
 def _other_formats(ask: Ask, table: Table) -> Iterator[tuple[float, Problem]]:
-    """Yield the problem with an int4 weight of each other format in the table that lies like its own in memory, tiled
-    or two numbers in a byte, with the distance between the formats. A kernel reads as many bytes of the weight either
-    way, and the size of groups, zero points and the order in a byte change little else. Only where a compile times the
+    """Yield the problem with an int4 weight of each other format in the table that lies like its own in memory, or with
+    activations of the other 16-bit dtype, with the distance between the formats. A kernel reads as many bytes either
+    way, and the size of groups, zero points and the order in a word change little else. Only where a compile times the
     kernel before it serves it."""
-    own = ask.problem.int4
-    if own is None or not ask.confirms:
+    problem = ask.problem
+    if problem.int4 is None or not ask.confirms:
         return
     for example in ask.read(Table.families, table) or ():
-        other = example.int4
-        if other is None or other == own or not own.lies_like(other):
+        if example.int4 is None or not problem.int4.lies_like(example.int4):
             continue
-        if other.size > own.size:
+        if example.int4.size > problem.int4.size:
             continue  # Its kernels may sum over more of K than have one scale here.
-        if example.a != ask.problem.a:
-            continue  # Zero points have the dtype of its activation.
-        like = replace(ask.problem, int4=other)
-        if like.family == example.family and like.op == example.op:
-            traits = zip((own.size, own.zeros, own.packing), (other.size, other.zeros, other.packing), strict=True)
+        like = replace(problem, int4=example.int4, a=replace(problem.a, dtype=example.a.dtype), out=example.out)
+        if like != problem and like.family == example.family and like.op == example.op:
+            traits = zip(_format(problem), _format(like), strict=True)
             yield FORMAT_DISTANCE * sum(x != y for x, y in traits), like
+
+
+def _format(problem: Problem) -> tuple[object, ...]:
+    """Return how a weight is scaled and packed. Zero points of the activation's dtype are floats."""
+    own = problem.int4
+    assert own is not None
+    zeros = "float" if own.zeros == problem.a.dtype else own.zeros
+    return problem.a.dtype, own.size, zeros, own.packing
 
 
 def _beyond_batch(query: Problem, place: _Place) -> float:

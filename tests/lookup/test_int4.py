@@ -77,7 +77,19 @@ def test_zero_points_and_the_order_in_a_byte_answer_for_each_other(confirmed, ro
     known = rows({OURS: 0.5}, packing="high-first", zeros="uint8")
     assert confirmed(int4(packing="low-first"), known).config.kernel == "int4"
     fp16 = rows({OURS: 0.5}, packing="low-first", zeros="fp16", dtype="fp16")
-    assert confirmed(int4(packing="low-first"), fp16) is None
+    assert confirmed(int4(packing="low-first"), fp16).config.kernel == "int4"
+
+
+@pytest.mark.parametrize("packing", ["low-first", "gptq", "plain"])
+def test_the_other_16_bit_dtype_answers_if_that_is_confirmed(ask, confirmed, rows, packing):
+    asked = int4(packing=packing, dtype="fp16")
+    hit, own = (
+        confirmed(asked, rows({OURS: 0.5}, packing=packing)),
+        confirmed(asked, rows({OURS: 0.5}, packing=packing, dtype="fp16")),
+    )
+    assert (hit.rung, hit.config) == ("near", own.config)
+    assert hit.evidence["distance"] == pytest.approx(own.evidence["distance"] + 0.25)
+    assert ask(asked, rows({OURS: 0.5}, packing=packing)) is None
 
 
 @pytest.mark.parametrize("packing", ["low-first", "gptq", "mxfp4"])
