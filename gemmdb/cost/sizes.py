@@ -25,7 +25,7 @@ PRODUCTS, NUMBERS, BYTES = 2**19, 2**13, 10**6
 """The units of counts: multiplications of a tile of 64 x 64 x 128, numbers in one of 64 x 128, and a megabyte."""
 EXPANDED, TILED, BLOCKS = "aten expanded", "aten tiled", "aten blocks"
 """Rates of ATen: for a weight that it expands to 16 bits first, for a tiled one, and for block scales."""
-_WARPS, _ATEN_ROWS, _TILED_ROWS = 64, 64, 8
+_WARPS, _ATEN_ROWS = 64, 64
 _MULTIPROCESSORS = 132
 """Those of the GPU that the rates are fitted to, on which ATen's work is assumed to be even."""
 _ONE_BYTE = ("groupwise", "scaled_blocks")
@@ -107,11 +107,14 @@ def expanded_as(own: Int4Format) -> str:
 
 
 def of_aten(problem: Problem) -> Counts:
-    """Return what ATen does: it expands the weight, and multiplies whole tiles of rows."""
-    height = _TILED_ROWS if problem.int4 is not None and problem.int4.inner else _ATEN_ROWS
-    weights = problem.n * problem.k
-    products = math.ceil(problem.m / height) * height * weights / (_MULTIPROCESSORS * PRODUCTS)
-    return Counts(0, 0, products, weights / (_MULTIPROCESSORS * NUMBERS), 0, 0, 0, 0)
+    """Return what ATen does: it expands the weight and multiplies whole tiles of rows. It multiplies a tiled weight row
+    by row while it reads it."""
+    numbers = problem.n * problem.k
+    if problem.int4 is not None and problem.int4.inner:
+        products = problem.m * numbers / (_MULTIPROCESSORS * PRODUCTS)
+        return Counts(0, 0, products, 0, 0, numbers / (2 * BYTES), 0, 0)
+    products = math.ceil(problem.m / _ATEN_ROWS) * _ATEN_ROWS * numbers / (_MULTIPROCESSORS * PRODUCTS)
+    return Counts(0, 0, products, numbers / (_MULTIPROCESSORS * NUMBERS), 0, 0, 0, 0)
 
 
 def of_tile(tile: Tile, problem: Problem, device: Device) -> Counts:

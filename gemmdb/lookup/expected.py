@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2b
 
+from gemmdb.cost import sizes
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import Coefficients
 from gemmdb.cost.transfer import ConfigGroup, Scale, fitted, group_of, split_group, tile
@@ -104,7 +105,7 @@ def _stamp(device: Device, coefficients: str) -> int:
     known = machine(device)
     if known is None:
         return 0
-    text = f"{VERSION} {known} {device.units} {coefficients}"
+    text = f"{VERSION} {known} {device.units} {coefficients} {sorted(sizes.RATES.items())}"
     return int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "big") or 1
 
 
