@@ -61,10 +61,11 @@ def confirmed(lab):
 
 @pytest.mark.parametrize("other", [{"group": 64}, {"packing": "tinygemm4"}, {"group": 64, "packing": "tinygemm4"}])
 def test_smaller_groups_and_other_tiles_answer_from_farther_away_if_that_is_confirmed(ask, confirmed, rows, other):
-    short = make("int4", scaled="sums", block_k=64, split_k=4)
-    hit, own = confirmed(int4(), rows({short: 0.5}, **other)), confirmed(int4(), rows({short: 0.5}))
-    assert ask(int4(), rows({short: 0.5}, **other)) is None
+    ours = make("int4", split_k=4, stages=4)
+    hit, own = confirmed(int4(), rows({ours: 0.5}, **other)), confirmed(int4(), rows({ours: 0.5}))
+    assert ask(int4(), rows({ours: 0.5}, **other)) is None
     assert (hit.rung, hit.config) == ("near", own.config)
+    assert hit.config.kernel == "int4"
     assert hit.evidence["distance"] == pytest.approx(own.evidence["distance"] + 0.25 * len(other))
 
 
