@@ -5,10 +5,10 @@ about? Runs on the CPU, in minutes.
 
 FOLDER holds archives; default: all folders of benchmarks/results/h200. Problems are held out as by `near`: one at a
 time (`m`), and all of an (N, K) pair at once (`nk`). Rung `near` asks no trees about fp8, so nothing is fitted without
-them. Of the answers other than ATen that were timed on the problem, `gain` is the geometric mean over ATen, and
-`slower` counts those that took over 1% more than ATen. `best` is the gain of the fastest config that was timed. `speed`
-is that of all answers relative to the best config, with ATen where nothing is served. `--groups` holds out the problems
-with weights in groups and with block scales (`gemmdb.cost.sizes`).
+them, nor are the rates of `gemmdb.cost.sizes`. Of the answers other than ATen that were timed on the problem, `gain` is
+the geometric mean over ATen, and `slower` counts those that took over 1% more than ATen. `best` is the gain of the
+fastest config that was timed. `speed` is that of all answers relative to the best config, with ATen where nothing is
+served. `--groups` holds out the problems of an H200 with weights in groups and with block scales.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from gemmdb.table.measurement import Measurement
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("folder", type=Path, nargs="*", metavar="FOLDER", help="archives; default: all H200 results")
-    parser.add_argument("--groups", action="store_true", help="weights in groups and block scales, instead of all fp8")
+    parser.add_argument(
+        "--groups", action="store_true", help="weights in groups and block scales on an H200, instead of all fp8"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the summary and all answers as JSON")
 
 
@@ -52,7 +54,7 @@ def main(options: argparse.Namespace) -> None:
 
 def _is_kept(groups: bool, row: Measurement) -> bool:
     if groups:
-        return sizes.covers(row.problem) and row.device.sku == "NVIDIA H200"
+        return row.device.sku == "NVIDIA H200" and sizes.covers(row.problem, row.device)
     return row.problem.op == "scaled_mm"
 
 

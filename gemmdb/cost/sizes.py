@@ -1,31 +1,33 @@
 """How the times of kernels that the cost model does not rank grow with the sizes: those of weights with groups and of
-fp8 with block scales, and ATen's for these. Only their ratios count: `transfer.Scale` divides by them what was measured
-at other sizes.
+fp8 with block scales, and ATen's for these. `transfer.Scale` divides by them what was measured at other sizes, so a
+factor that is the same at all sizes does not matter.
 
 The programs of a kernel multiply tiles step by step along K. A formula counts programs, waves, steps and bytes; its ten
-rates for each kernel are fitted to rows of an H200 (`gemmdb.generators.fit.sizes`). Up to a factor for each config, the
-fitted times are off by 5 to 8% in the mean; the roofline, by 30 to 40%.
+rates for each kernel are fitted to rows of an H200 (`gemmdb.generators.fit.sizes`). `sizes.json` has the mean error of
+each, beside that of the roofline.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gemmdb.cost import data
+from gemmdb.cost.machine import machine
 from gemmdb.cost.work import OTHER_REGISTERS, Tile
-from gemmdb.kernels.hardware import REGISTERS, THREAD_REGISTERS, WARP_THREADS, shared_bytes, tile_count
+from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.hardware import MAX_RESIDENT, REGISTERS, THREAD_REGISTERS, WARP_THREADS, tile_count
 from gemmdb.kernels.triton.int4_skinny import COLUMNS_OF_WARP, FEW_ROWS
 from gemmdb.key.device import Device
-from gemmdb.key.int4 import PACKED, Int4Format
+from gemmdb.key.int4 import PACKED
 from gemmdb.key.problem import Problem
 
 PRODUCTS, NUMBERS, BYTES = 2**19, 2**13, 10**6
 """The units of counts: multiplications of a tile of 64 x 64 x 128, numbers in one of 64 x 128, and a megabyte."""
 EXPANDED, TILED, BLOCKS = "aten expanded", "aten tiled", "aten blocks"
 """Rates of ATen: for a weight that it expands to 16 bits first, for a tiled one, and for block scales."""
-_WARPS, _ATEN_ROWS = 64, 64
+_ATEN_ROWS = 64
 _MULTIPROCESSORS = 132
 """Those of the GPU that the rates are fitted to, on which ATen's work is assumed to be even."""
 _ONE_BYTE = ("groupwise", "scaled_blocks")
@@ -50,7 +52,10 @@ class Rates(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What a config does on a problem, in the units of Rates: numbers, or arrays of them."""
+    """What a config does on a problem: numbers, or arrays of them. `waves` of programs; `steps` along K of all waves;
+    `products`, `weights` and `activations` of the fullest multiprocessor, in PRODUCTS and NUMBERS; `megabytes` of the
+    weight; `splits`: 1 if K is split, else 0; `partial`: sums that the programs of the fullest multiprocessor write, in
+    2 * NUMBERS."""
 
     waves: Any
     steps: Any
@@ -64,6 +69,10 @@ class Counts(NamedTuple):
 
 RATES: Mapping[str, Rates] = {name: Rates(*values) for name, values in data.sizes()["rates"].items()}
 """By kernel, and those of ATen by the names above."""
+CAPABILITIES: Sequence[int] = tuple(data.sizes()["capabilities"])
+"""Compute capabilities of the GPUs whose rows the rates are fitted to."""
+DEQUANTISED = Config.of("aten", "dequantised")
+"""ATen's GEMM with a tiled weight that is expanded first."""
 
 
 def microseconds(rates: Rates, counts: Counts) -> Any:
@@ -80,37 +89,36 @@ def microseconds(rates: Rates, counts: Counts) -> Any:
     return rates.launch + counts.waves * rates.wave + body + split
 
 
-def covers(problem: Problem) -> bool:
-    """Return whether the kernels of a problem are those of this module."""
+def covers(problem: Problem, device: Device) -> bool:
+    """Return whether the rates hold: for kernels of this module, on GPUs of the archs that they are fitted to."""
+    if device.kind != "cuda" or device.capability not in CAPABILITIES:
+        return False
     return problem.int4 is not None or (problem.scales == "block" and not problem.spec.grouped)
 
 
-def us(tile: Tile | None, problem: Problem, device: Device) -> float:
-    """Return the microseconds of a tile, or of ATen for None, up to a factor."""
-    name = aten_of(problem) if tile is None or tile.kernel not in RATES else tile.kernel
-    counts = of_aten(problem) if tile is None or tile.kernel not in RATES else of_tile(tile, problem, device)
-    return float(microseconds(RATES[name], counts))
+def us(config: Config, tile: Tile | None, problem: Problem, device: Device) -> float:
+    """Return the microseconds of a config, up to a factor. `tile`: its tile, None for ATen and its like."""
+    if tile is not None and tile.kernel in RATES:
+        return float(microseconds(RATES[tile.kernel], of_tile(tile, problem, device)))
+    name = aten_of(problem, config)
+    return float(microseconds(RATES.get(name, RATES[EXPANDED]), of_aten(problem, config)))
 
 
-def aten_of(problem: Problem) -> str:
-    """Return the name of ATen's rates for a problem: those of its packing and zero points where they were fitted."""
+def aten_of(problem: Problem, config: Config = ATEN) -> str:
+    """Return the name of ATen's rates: for a weight that is expanded, those of its packing and zero points."""
     own = problem.int4
-    if own is None or own.inner:
-        return BLOCKS if own is None else TILED
-    name = expanded_as(own)
-    return name if name in RATES else EXPANDED
-
-
-def expanded_as(own: Int4Format) -> str:
-    """Return the name of the rates of a packing with its zero points: how long a program takes to unpack them."""
+    if own is None:
+        return BLOCKS
+    if own.inner:
+        return f"{EXPANDED}, tiled" if config == DEQUANTISED else TILED
     return f"{EXPANDED}, {own.packing} {own.zeros}"
 
 
-def of_aten(problem: Problem) -> Counts:
+def of_aten(problem: Problem, config: Config = ATEN) -> Counts:
     """Return what ATen does: it expands the weight and multiplies whole tiles of rows. It multiplies a tiled weight row
     by row while it reads it."""
     numbers = problem.n * problem.k
-    if problem.int4 is not None and problem.int4.inner:
+    if aten_of(problem, config) == TILED:
         products = problem.m * numbers / (_MULTIPROCESSORS * PRODUCTS)
         return Counts(0, 0, products, 0, 0, numbers / (2 * BYTES), 0, 0)
     products = math.ceil(problem.m / _ATEN_ROWS) * _ATEN_ROWS * numbers / (_MULTIPROCESSORS * PRODUCTS)
@@ -163,5 +171,7 @@ def _resident(tile: Tile, rows: int, device: Device) -> int:
         shared = (2 * rows + tile.n * _bytes(tile)) * tile.k * max(stages - 1, 1)
         registers = (rows * tile.n + tile.n * tile.k // 2) // threads
     registers = min(registers + OTHER_REGISTERS, THREAD_REGISTERS)
-    fits = min(_WARPS // tile.warps, REGISTERS // (registers * threads))
-    return max(1, min(fits, int(shared_bytes(device) // (shared + 1024))))
+    known = machine(device)
+    assert known is not None, "covers() is for known archs"
+    fits = min(known.warps // tile.warps, REGISTERS // (registers * threads), int(known.smem // (shared + 1024)))
+    return max(1, min(fits, MAX_RESIDENT))

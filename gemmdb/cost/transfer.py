@@ -76,14 +76,14 @@ class Scale:
     @classmethod
     def of(cls, problem: Problem, device: Device) -> Scale:
         """The scale of a problem; the roofline if no formula knows the device or the weight."""
-        known = None if sizes.covers(problem) else machine(device)
+        known = None if sizes.covers(problem, device) or problem.int4 is not None else machine(device)
         return cls(problem, device, Estimator.of(FITTED, Setting.shared(problem, known)) if known else None)
 
-    def us(self, shape: Tile | None) -> float:
-        """Microseconds of one call of a config with this tile; None for ATen. A kernel that is not modelled scales as
-        ATen does."""
-        if sizes.covers(self.problem):
-            return sizes.us(shape, self.problem, self.device)
+    def us(self, one: Member) -> float:
+        """Microseconds of one call of a config. A kernel that is not modelled scales as ATen does."""
+        shape = one.tile
+        if sizes.covers(self.problem, self.device):
+            return sizes.us(one.config, shape, self.problem, self.device)
         if self.estimator is None:
             return roofline_us(self.problem, self.device)
         if shape is None or shape.kernel not in KERNELS:
@@ -157,6 +157,11 @@ def tile(config: Config) -> Tile | None:
         reduce = "fixup" if split > 1 else "none"
         return Tile(config.kernel, *block, value["warps"], value["stages"], split, reduce, value.get("swap", 0))
     return None if config == ATEN else tile_of(config)
+
+
+def member_of(config: Config) -> Member:
+    """A config with its tile."""
+    return Member(config, tile(config))
 
 
 def _tiles(shape: Tile, problem: Problem) -> int:

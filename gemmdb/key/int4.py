@@ -174,8 +174,9 @@ class Int4Format:
         """Whether zero points share words along N, of a weight whose memory runs along K."""
         return self.zeros in (INT4, IN_WORDS) and not self.along_n
 
-    def lies_like(self, other: Int4Format) -> bool:
-        """Whether a kernel reads the numbers of both in the same order from memory, as many bytes of them."""
+    def same_layout(self, other: Int4Format) -> bool:
+        """Whether the numbers of both are packed along the same size, with as many bits and the same dtype; their order
+        within a word may differ."""
         one, two = PACKED.get(self.packing), PACKED.get(other.packing)
         if one is None or two is None:
             return one is two

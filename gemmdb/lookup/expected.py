@@ -11,7 +11,7 @@ from hashlib import blake2b
 from gemmdb.cost import sizes
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import Coefficients
-from gemmdb.cost.transfer import ConfigGroup, Scale, fitted, group_of, split_group, tile
+from gemmdb.cost.transfer import ConfigGroup, Scale, fitted, group_of, member_of, split_group
 from gemmdb.kernels.config import Config
 from gemmdb.key.device import Device
 from gemmdb.key.problem import Problem
@@ -40,7 +40,7 @@ measured in full, else 0."""
 def expectation(scale: Scale, aten_us: float, config: Config) -> int:
     """Return the log, in STEPs, of the time that `scale` expects for a config over ATen's measured `aten_us`
     microseconds."""
-    return coded(math.log(scale.us(tile(config)) / aten_us))
+    return coded(math.log(scale.us(member_of(config)) / aten_us))
 
 
 def codes_of(

@@ -269,8 +269,8 @@ def _estimates(
     origins: dict[Config, tuple[ConfigGroup, float]] = {}
     aten = expected_aten = 0.0
     for key, allowed, (mean, spread, full) in blends:
-        for config, tile in allowed:
-            expected = math.log(scale.us(tile))
+        for one in allowed:
+            config, expected = one.config, math.log(scale.us(one))
             if key is ATEN_GROUP:
                 aten, expected_aten = mean + expected, expected
             log = mean + expected - aten

@@ -119,15 +119,15 @@ def _find(ask: Ask) -> list[_Place]:
 
 
 def _other_formats(ask: Ask, table: Table) -> Iterator[tuple[float, Problem]]:
-    """Yield the problem with an int4 weight of each other format in the table that lies like its own in memory, or with
-    activations of the other 16-bit dtype, with the distance between the formats. A kernel reads as many bytes either
-    way, and the size of groups, zero points and the order in a word change little else. Only where a compile times the
-    kernel before it serves it."""
+    """Yield the problem with an int4 weight of each other format in the table that has the same layout in memory, or
+    with activations of the other 16-bit dtype, with the distance between the formats. A kernel reads as many bytes
+    either way, and the size of groups, zero points and the order in a word change little else. Only where a compile
+    times the kernel before it serves it."""
     problem = ask.problem
     if problem.int4 is None or not ask.confirms:
         return
     for example in ask.read(Table.families, table) or ():
-        if example.int4 is None or not problem.int4.lies_like(example.int4):
+        if example.int4 is None or not problem.int4.same_layout(example.int4):
             continue
         if example.int4.size > problem.int4.size:
             continue  # Its kernels may sum over more of K than have one scale here.

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from gemmdb.cost import sizes
+from gemmdb.cost.roofline import roofline_us
 from gemmdb.cost.sizes import Counts, Rates
 from gemmdb.cost.transfer import tile
 from gemmdb.generators.fit.cost_model import Array, Sample, least_squares, pooled
 from gemmdb.generators.fit.write import DIGITS, json_text, main, provenance, rows
 from gemmdb.kernels.config import ATEN
-from gemmdb.key.problem import Problem
 
 INITIAL = Rates(2.5, 0.5, 0.3, 0.1, 0.1, 0.05, 0.25, 0.5, 1.0, 0.5)
 """Start of the search, to which rates that the rows do not determine are pulled."""
@@ -37,57 +37,108 @@ SLOWEST = 1.6
 
 
 def fit(found: Iterable[Sample]) -> dict[str, Rates]:
-    """Return the rates by kernel."""
-    grouped: dict[str, list[Sample]] = defaultdict(list)
+    """Return the rates by kernel, and by the names of `sizes.aten_of`."""
+    groups = _grouped(found)
+    expanded = {name: samples for name, samples in groups.items() if name.startswith(sizes.EXPANDED)}
+    rates = {name: _rates(samples, name not in (sizes.TILED, sizes.BLOCKS))
+             for name, samples in groups.items() if name not in expanded}  # fmt: skip
+    return dict(sorted((rates | _expanded(expanded)).items()))
+
+
+def _grouped(found: Iterable[Sample]) -> dict[str, list[Sample]]:
+    """Return the samples by the name of their rates, without kernels that have few."""
+    groups: dict[str, list[Sample]] = defaultdict(list)
     for sample in found:
         shape = tile(sample.config)
-        if sample.config == ATEN:
-            for name in _of_aten(sample.problem):
-                grouped[name].append(sample)
+        if sample.config in (ATEN, sizes.DEQUANTISED):
+            groups[sizes.aten_of(sample.problem, sample.config)].append(sample)
         elif shape is not None and sample.share * SLOWEST >= 1:
-            grouped[shape.kernel].append(sample)
-    return {name: _rates(samples) for name, samples in sorted(grouped.items()) if len(samples) >= FEWEST}
+            groups[shape.kernel].append(sample)
+    return {name: samples for name, samples in groups.items() if len(samples) >= FEWEST}
 
 
-def _of_aten(problem: Problem) -> Sequence[str]:
-    own = problem.int4
-    if own is None or own.inner:
-        return [sizes.aten_of(problem)]
-    return [sizes.EXPANDED, sizes.expanded_as(own)]
+def error(rates: Rates, found: Sequence[Sample], roofline: bool = False) -> float:
+    """Return the mean error of the logarithm, up to a factor for each config; `roofline`: that of the roofline."""
+    times = np.log([sample.us for sample in found])
+    if roofline:
+        left = times - np.log([roofline_us(sample.problem, sample.device) for sample in found])
+    else:
+        left = times - np.log(sizes.microseconds(rates, _counts(found)))
+    owner = _owners(found)
+    return float(np.abs(left - (np.bincount(owner, left) / np.bincount(owner))[owner]).mean())
 
 
-def _rates(found: Sequence[Sample]) -> Rates:
-    counts = Counts(*np.array([_counts(sample) for sample in found], dtype=float).T)
-    logs = np.log([sample.us for sample in found])
-    weights = np.array([1.0 if sample.config == ATEN else sample.share**2 for sample in found])
-    names: dict[object, int] = {}
-    owner = np.array([names.setdefault(_config(sample), len(names)) for sample in found])
+def _rates(found: Sequence[Sample], free: bool) -> Rates:
+    """Return the rates of a kernel, or of ATen. `free`: each config has a factor of its own."""
+    counts, logs = _counts(found), np.log([sample.us for sample in found])
+    weights = np.array([sample.share**2 if free else 1.0 for sample in found])
+    owner = _owners(found)
     total = np.bincount(owner, weights**2)
 
     def residual(theta: Array) -> Array:
         left = np.log(sizes.microseconds(Rates(*np.exp(theta)), counts)) - logs
-        return np.asarray((left - (np.bincount(owner, weights**2 * left) / total)[owner]) * weights)
+        if free:
+            left = left - (np.bincount(owner, weights**2 * left) / total)[owner]
+        return np.asarray(left * weights)
 
     return Rates(*least_squares(residual, np.log(INITIAL), weights, PRIOR_WEIGHT).tolist())
 
 
-def _counts(sample: Sample) -> Counts:
-    shape = tile(sample.config)
-    return sizes.of_aten(sample.problem) if shape is None else sizes.of_tile(shape, sample.problem, sample.device)
+def _expanded(groups: dict[str, list[Sample]]) -> dict[str, Rates]:
+    """Return ATen's rates for weights that it expands: each format takes a time of its own to unpack, and the GEMM
+    after that is the same. Under the name of all: for other formats, the mean."""
+    found = [sample for samples in groups.values() for sample in samples]
+    which = np.repeat(np.arange(len(groups)), [len(samples) for samples in groups.values()])
+    counts, logs, ones = _counts(found), np.log([sample.us for sample in found]), np.ones(len(found))
+
+    def rates(launch: Any, products: Any, weights: Any) -> Rates:
+        return INITIAL._replace(launch=launch, products=products, weights=weights)
+
+    def residual(theta: Array) -> Array:
+        launch, products, *weights = np.exp(theta)
+        return np.asarray(np.log(sizes.microseconds(rates(launch, products, np.array(weights)[which]), counts)) - logs)
+
+    start = np.log([INITIAL.launch, INITIAL.products, *[INITIAL.weights] * len(groups)])
+    launch, products, *weights = least_squares(residual, start, ones, PRIOR_WEIGHT).tolist()
+    mean = float(np.exp(np.log(weights).mean()))
+    named = {**dict(zip(groups, weights, strict=True)), sizes.EXPANDED: mean}
+    return {name: rates(launch, products, one) for name, one in named.items()}
+
+
+def _counts(found: Sequence[Sample]) -> Counts:
+    each = []
+    for sample in found:
+        shape = tile(sample.config)
+        if shape is None:
+            each.append(sizes.of_aten(sample.problem, sample.config))
+        else:
+            each.append(sizes.of_tile(shape, sample.problem, sample.device))
+    return Counts(*np.array(each, dtype=float).T)
+
+
+def _owners(found: Sequence[Sample]) -> Any:
+    """Return a number for each sample, the same for the samples of a config, without its split of K, and a format."""
+    names: dict[object, int] = {}
+    return np.array([names.setdefault(_config(sample), len(names)) for sample in found])
 
 
 def _config(sample: Sample) -> object:
-    """What has a factor of its own: a config without its split of K, for a format of the weight."""
     own = sample.problem.int4
     params = tuple((name, value) for name, value in sample.config.params if name != "split_k")
     return sample.config.kernel, params, own and (own.packing, own.zeros, own.size)
 
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:
-    wanted = (row for row in rows(folders, reference=True) if sizes.covers(row.problem) and row.device.sku == SKU)
-    found = pooled(wanted)
-    rates = {name: [float(f"{rate:.{DIGITS}g}") for rate in one] for name, one in fit(found).items()}
-    document: dict[str, Any] = {"provenance": provenance(folders, found), "rates": rates}
+    wanted = (row for row in rows(folders, reference=True) if row.device.sku == SKU)
+    found = pooled(row for row in wanted if row.problem.int4 is not None or row.problem.scales == "block")
+    found = [one for one in found if not one.problem.spec.grouped]
+    rates = {name: Rates(*(float(f"{rate:.{DIGITS}g}") for rate in one)) for name, one in fit(found).items()}
+    errors = {name: [round(error(rates[name], samples, roofline), 3) for roofline in (False, True)]
+              for name, samples in sorted(_grouped(found).items())}  # fmt: skip
+    document: dict[str, Any] = {
+        "capabilities": sorted({one.device.capability for one in found}), "provenance": provenance(folders, found),
+        "errors": errors, "rates": rates,
+    }  # fmt: skip
     return {"sizes.json": json_text("sizes", folders, document)}
 
 

@@ -142,12 +142,19 @@ def test_what_is_served_without_a_confirmation_comes_first(tmp_path: Path, monke
     machine = Machine()
     monkeypatch.setattr(fresh.backends, "device_for", lambda arch: None)
     monkeypatch.setattr(fresh.backends, "backend_for", lambda device: machine)
-    monkeypatch.setattr(fresh, "draw", lambda count, seed: list(PROBLEMS))
+    monkeypatch.setattr(fresh, "draw", lambda count, seed, grouped: list(PROBLEMS))
     monkeypatch.setattr(fresh, "answers", lambda problem, device: given[problem])
     monkeypatch.setattr(fresh, "software", dict)
     monkeypatch.setattr(fresh, "gpu_states", list)
     options = argparse.Namespace(
-        samples=5, gpus=1, out=tmp_path / "lines.jsonl", seconds=30.0, count=3, seed=1, skip_cutlass=False
+        samples=5,
+        gpus=1,
+        out=tmp_path / "lines.jsonl",
+        seconds=30.0,
+        count=3,
+        seed=1,
+        grouped=False,
+        skip_cutlass=False,
     )
     fresh.main(options)
     assert machine.begun == [sure, first]

@@ -6,12 +6,14 @@ from itertools import pairwise
 from statistics import median
 
 import pytest
-from kit.devices import H200
+from kit.devices import A100, H200, L4
 from kit.gpu import make
+from kit.lab import CPU
 
 from gemmdb import Problem
 from gemmdb.cost import sizes
-from gemmdb.cost.transfer import Scale, tile
+from gemmdb.cost.roofline import roofline_us
+from gemmdb.cost.transfer import Scale, member_of
 from gemmdb.kernels.config import ATEN
 from gemmdb.table.reader import Table
 
@@ -23,7 +25,7 @@ def int4(m=16, n=4096, k=4096, **rest):
 
 
 def us(config, problem):
-    return Scale.of(problem, H200).us(None if config == ATEN else tile(config))
+    return Scale.of(problem, H200).us(member_of(config))
 
 
 def test_rows_beyond_a_tile_take_another_one():
@@ -46,11 +48,23 @@ def test_programs_of_half_the_columns_of_words_read_them_again():
 
 
 def test_aten_unpacks_a_weight_first():
-    few, many = us(ATEN, int4(m=1)), us(ATEN, int4(m=64))
-    assert few == many
-    assert us(ATEN, int4(m=1, packing="gptq")) > 1.3 * few * us(ATEN, int4(n=64, k=128, packing="gptq")) / us(
-        ATEN, int4(n=64, k=128)
-    )
+    assert us(ATEN, int4(m=1)) == us(ATEN, int4(m=64)) < us(ATEN, int4(m=512))
+    assert us(ATEN, int4(packing="gptq")) > 1.5 * us(ATEN, int4())
+
+
+def test_aten_multiplies_a_tiled_weight_row_by_row_unless_it_unpacks_it_first():
+    few, many = (int4(m=m, n=6912, k=5120, packing="tinygemm8") for m in (1, 128))
+    assert us(ATEN, many) > 20 * us(ATEN, few)
+    assert us(sizes.DEQUANTISED, few) > 3 * us(ATEN, few)
+    assert us(sizes.DEQUANTISED, many) < us(ATEN, many) / 3
+
+
+@pytest.mark.parametrize("device", [A100, L4, CPU], ids=lambda device: device.sku)
+def test_elsewhere_times_grow_as_the_roofline_does(device):
+    for problem in (int4(m=12, n=2048), int4(m=12, n=8192)):
+        scale = Scale.of(problem, device)
+        for config in (ATEN, make("int4", stages=4)):
+            assert scale.us(member_of(config)) == roofline_us(problem, device)
 
 
 @pytest.mark.parametrize("kernel", ["int4", "int4_skinny", "groupwise", "scaled_blocks"])
@@ -60,7 +74,9 @@ def test_shipped_times_grow_as_computed(kernel):
     seen = {}
     with closing(Table.open(SHIPPED, immutable=True)) as table:
         (device,) = table.devices()
-        problems = sorted((one for one, _ in table.pairs() if sizes.covers(one)), key=lambda one: (one.family, one.n))
+        problems = sorted(
+            (one for one, _ in table.pairs() if sizes.covers(one, device)), key=lambda one: (one.family, one.n)
+        )
         for problem in problems[::2]:
             pooled = table.pooled(problem, device)
             aten = next((one for one in pooled if one.config == ATEN), None)

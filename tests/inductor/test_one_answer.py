@@ -144,7 +144,7 @@ def test_the_gain_of_a_kernel_holds_where_aten_was_timed_on_a_busy_machine(tmp_p
     event = decision.event
     assert (event.config, *event.shown) == (kit.configs[1].text, None, 2.0)
     # What it saves decides whether a trial pays, and whether another kernel replaces it.
-    piece = SimpleNamespace(fakes=(), warm=(), outputs=0)
+    piece = SimpleNamespace(fakes=(), warm=(), kinds=(), outputs=0)
     job = ConfirmJob(cast(Any, piece), None, decision)
     job.add(decision)
     assert job.saved_us == algorithms._saved_us(event) == 5.0

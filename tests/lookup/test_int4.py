@@ -94,7 +94,7 @@ def test_the_other_16_bit_dtype_answers_if_that_is_confirmed(ask, confirmed, row
 
 
 @pytest.mark.parametrize("packing", ["low-first", "gptq", "mxfp4"])
-def test_weights_that_lie_otherwise_in_memory_do_not(confirmed, rows, packing):
+def test_weights_with_another_layout_in_memory_do_not(confirmed, rows, packing):
     weight = {"weight_dtype": "fp4_e2m1"} if packing == "mxfp4" else {}
     asked = Problem.gemm("mixed_mm", m=16, n=4096, k=4096, packing=packing, **{"weight_dtype": "int4", **weight})
     assert confirmed(asked, rows({OURS: 0.5})) is None
@@ -153,7 +153,7 @@ def test_words_get_the_kernels_of_near_sizes_and_of_another_gpu(lab, rows, packi
 
 
 @pytest.mark.parametrize(("asked", "known"), [("gptq", "awq"), ("low-first", "mxfp4"), ("low-first", "gptq")])
-def test_weights_that_lie_otherwise_in_memory_say_nothing(lab, rows, asked, known):
+def test_near_weights_with_another_layout_in_memory_do_not(lab, rows, asked, known):
     ours = make("int4", scaled="sums", block_n=128, warps=2, split_k=4)
     dtype = {"mxfp4": "fp4_e2m1"}
     rest = {"packing": known} | ({"weight_dtype": dtype[known]} if known in dtype else {})

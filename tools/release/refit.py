@@ -2,8 +2,8 @@
 
     python -m tools.release refit benchmarks/results/h200/DATE... --out benchmarks/results/offtable
 
-DATE...: folders of archives, which make one table together. Runs one after the other: `gemmdb.generators.fit.write` and
-`gemmdb.generators.fit.own`, if you pass `--write`, and the tools of `benchmarks.offtable`: `combined` (near and model
+DATE...: folders of archives, which make one table together. Runs one after the other: `write`, `own` and `sizes` of
+`gemmdb.generators.fit`, if you pass `--write`, and the tools of `benchmarks.offtable`: `combined` (near and model
 together, live tuning, peers without tables), `model` (the model alone), `near` (near, and peers with tables) and
 `autoheuristic` (agreement with heuristics for the A100). All raw results go to the folder, all tables to `tables.md` in
 it. The held-out figures come from fits without the problems in question, so they do not depend on `--write`. If
@@ -70,7 +70,7 @@ def main(options: argparse.Namespace) -> None:
     folders = [folder.resolve().relative_to(ROOT) for folder in options.folders]
     out = options.out.resolve()
     if options.write:
-        for tool in ("write", "own"):
+        for tool in ("write", "own", "sizes"):
             run([sys.executable, "-m", f"gemmdb.generators.fit.{tool}", *map(str, folders), "--out", str(COST)])
     combined = offtable("combined", *folders, "--out", out)
     offtable("model", *folders, "--out", out)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx.node import map_arg
 
-from gemmdb.inductor.benchmark.tensors import EXPONENTS, PACKED, VALUES, total_bytes
+from gemmdb.inductor.benchmark.packed_inputs import packed
+from gemmdb.inductor.benchmark.tensors import VALUES, total_bytes
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.match import calls, epilogues, fx, int_mm_scale
-from gemmdb.key.int4 import MXFP4
 from gemmdb.key.problem import Problem
 
 MAX_NODES = 24
@@ -59,7 +59,7 @@ class Piece:
     @property
     def kinds(self) -> list[str]:
         """Return what each of `fakes` holds, for `tensors.inputs`."""
-        known = {one: kind for node in self.nodes for one, kind in _packed(node)}
+        known = {one: kind for node in self.nodes for one, kind in packed(node)}
         return [known.get(node, VALUES) for node in self.inputs if node.op != "get_attr"]
 
     @property
@@ -103,16 +103,6 @@ class _Name(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def _packed(node: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the packed tensors that a GEMM with a weight in groups reads, each with what it holds."""
-    places = _PACKED.get(str(node.target), ())
-    for place in places:
-        if place < len(node.args) and isinstance(node.args[place], torch.fx.Node):
-            yield node.args[place], PACKED
-    if str(node.target) == "gemmdb.int4_mm.default" and node.args[5] == MXFP4:
-        yield node.args[2], EXPONENTS
 
 
 def computes_weight(gemm: Any) -> bool:
@@ -285,10 +275,6 @@ _WEIGHTS = {
     _aten.mm.default: 1, _aten.addmm.default: 2, _aten._int_mm.default: 1, **dict.fromkeys(calls.scaled_targets(), 1)
 }  # fmt: skip
 """Argument index of a GEMM's second operand."""
-_PACKED = {
-    "aten._weight_int4pack_mm.default": (1,), "gemmdb.int4_mm.default": (1, 3), "gemmdb.engine_mm.default": (1, 7),
-}  # fmt: skip
-"""Argument indices of the operands of a GEMM that may be words of packed numbers."""
 _VIEWS = (*fx.RESHAPES, _aten.permute.default, _aten.t.default, _aten.transpose.int, _aten.slice.Tensor)
 
 

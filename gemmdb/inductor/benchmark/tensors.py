@@ -51,8 +51,8 @@ def _values(count: int, dtype: torch.dtype, random: torch.Generator, kind: str) 
     if limits := _LIMITS.get((kind, dtype)):
         return torch.randint(*limits, (count,), generator=random, device=random.device, dtype=dtype)
     if dtype.is_floating_point:
-        kind = torch.float64 if dtype is torch.float64 else torch.float32
-        return torch.randn(count, generator=random, device=random.device, dtype=kind).to(dtype)
+        wide = torch.float64 if dtype is torch.float64 else torch.float32
+        return torch.randn(count, generator=random, device=random.device, dtype=wide).to(dtype)
     if dtype in (torch.int8, torch.uint8):
         low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1
         return torch.randint(low, high, (count,), generator=random, device=random.device, dtype=dtype)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from gemmdb.cost.transfer import Scale, tile
+from gemmdb.cost.transfer import Scale, member_of
 from gemmdb.hit import Hit, Range
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.hardware import BAND_ROWS, SKINNY_ROWS
@@ -179,8 +179,8 @@ def _default(at: Ask, order: SumOrder) -> _Found | Rejected:
     for config in _defaults(at.problem, order):
         why = Rejected("it was wrong or crashed near this problem") if config in unfit(at) else at.rejection(config)
         if why is None:
-            us = scale.us(tile(config)) * (SLICED if "slices" in config.values else 1.0)
-            found.append((config, us, scale.us(None), "model", "model"))
+            us = scale.us(member_of(config)) * (SLICED if "slices" in config.values else 1.0)
+            found.append((config, us, scale.us(member_of(ATEN)), "model", "model"))
         else:
             rejected = why
     return min(found, key=_rated) if found else rejected
@@ -237,8 +237,8 @@ def _moved(found: _Found, size: int, ask: Ask) -> _Found:
     """Return a kernel that was chosen for a size of M with its expected times at the hint."""
     config, us, aten_us, rung, table = found
     there = Scale.of(ask.problem.resized(size, ask.problem.n, ask.problem.k), ask.device)
-    here, shape = Scale.of(ask.problem, ask.device), tile(config)
-    return config, us * here.us(shape) / there.us(shape), aten_us * here.us(None) / there.us(None), rung, table
+    here, ours, aten = Scale.of(ask.problem, ask.device), member_of(config), member_of(ATEN)
+    return config, us * here.us(ours) / there.us(ours), aten_us * here.us(aten) / there.us(aten), rung, table
 
 
 def intervals(low: int, high: int | None) -> list[Range]:

@@ -85,8 +85,8 @@ def generate(problem: Problem, config: Config) -> str:
 
 
 def _is_replaced(problem: Problem, config: Config) -> bool:
-    """Return whether a compile of the program's own spelling would not find the weight here: an engine's operator hides
-    it, or a table of values, which fake tensors do not have."""
+    """Return whether the pattern matcher cannot find the weight in the traced program: an engine's operator contains
+    torchao's plain weight, and MXFP4's table of values has none in a fake tensor."""
     return problem.int4 is not None and problem.int4.packing in (PLAIN, MXFP4) and config != ATEN
 
 

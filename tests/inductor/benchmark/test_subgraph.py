@@ -8,7 +8,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gemmdb import Problem
 from gemmdb.generators.measure.operands import operands
 from gemmdb.inductor.benchmark import subgraph as cutting
-from gemmdb.inductor.benchmark.tensors import differ, inputs
+from gemmdb.inductor.benchmark.packed_inputs import packed
+from gemmdb.inductor.benchmark.tensors import PACKED, VALUES, differ, inputs
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.match import ops
 from gemmdb.inductor.match.ops import dequantised
@@ -241,12 +242,29 @@ def test_random_weights_in_groups_tell_a_wrong_order_of_their_numbers(packing):
     graph = make_fx(program, tracing_mode="fake")(rows.a, *tensors).graph
     (gemm,) = [node for node in graph.nodes if str(node.target) == "gemmdb.int4_mm.default"]
     piece = cutting.cut(gemm, problem, {node: place for place, node in enumerate(graph.nodes)})
-    a, packed, scale, *zeros = inputs(piece.fakes, piece.kinds)
-    weight = dequantised(packed, scale, zeros[0] if zeros else None, own, torch.float32)
-    turned = packed.view(torch.uint8).flip(-1).contiguous().view(packed.dtype)
-    other = dequantised(turned, scale, zeros[0] if zeros else None, own, torch.float32)
+    a, words, scale, *zeros = inputs(piece.fakes, piece.kinds)
+    weight = dequantised(words, scale, zeros[0] if zeros else None, own, torch.float32)
     assert torch.isfinite(weight).all()
-    assert differ([a.float() @ other.t()], [a.float() @ weight.t()])
+    for place, one in enumerate((words, *zeros)):
+        turned = one.view(torch.uint8).flip(-1).contiguous().view(one.dtype)
+        tensors = (turned, scale, zeros[0] if zeros else None) if place == 0 else (words, scale, turned)
+        other = dequantised(*tensors, own, torch.float32)
+        assert differ([a.float() @ other.t()], [a.float() @ weight.t()])
+
+
+def test_random_words_of_a_tiled_weight_are_no_zeros():
+    given = (
+        torch.randn(4, 256).bfloat16(),
+        torch.zeros(8, 2, 32, 4, dtype=torch.int32),
+        torch.randn(2, 64, 2).bfloat16(),
+    )
+    graph = torch.fx.Graph()
+    nodes = [graph.placeholder(name) for name in ("a", "packed", "scale")]
+    for node, one in zip(nodes, given, strict=True):
+        node.meta["val"] = one
+    gemm = graph.call_function(torch.ops.aten._weight_int4pack_mm.default, (*nodes[:2], 128, nodes[2]))
+    assert list(packed(gemm)) == [(nodes[1], PACKED)]
+    assert inputs(given, [VALUES, PACKED, VALUES])[1].unique().numel() > 1000
 
 
 def test_several_gemms_are_cut_out_with_what_lies_between_them():
