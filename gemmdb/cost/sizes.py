@@ -90,8 +90,9 @@ def microseconds(rates: Rates, counts: Counts) -> Any:
 
 
 def covers(problem: Problem, device: Device) -> bool:
-    """Return whether the rates hold: for kernels of this module, on GPUs of the archs that they are fitted to."""
-    if device.kind != "cuda" or device.capability not in CAPABILITIES:
+    """Return whether the rates hold: for kernels of this module, on whole GPUs of the archs that they are fitted to."""
+    known = machine(device)
+    if known is None or known.capability not in CAPABILITIES:
         return False
     return problem.int4 is not None or (problem.scales == "block" and not problem.spec.grouped)
 
@@ -172,6 +173,6 @@ def _resident(tile: Tile, rows: int, device: Device) -> int:
         registers = (rows * tile.n + tile.n * tile.k // 2) // threads
     registers = min(registers + OTHER_REGISTERS, THREAD_REGISTERS)
     known = machine(device)
-    assert known is not None, "covers() is for known archs"
+    assert known is not None, "covers() is true for known machines alone"
     fits = min(known.warps // tile.warps, REGISTERS // (registers * threads), int(known.smem // (shared + 1024)))
     return max(1, min(fits, MAX_RESIDENT))

@@ -2,6 +2,7 @@
 
 import math
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -59,7 +60,7 @@ def test_aten_multiplies_a_tiled_weight_row_by_row_unless_it_unpacks_it_first():
     assert us(sizes.DEQUANTISED, many) < us(ATEN, many) / 3
 
 
-@pytest.mark.parametrize("device", [A100, L4, CPU], ids=lambda device: device.sku)
+@pytest.mark.parametrize("device", [A100, L4, CPU, replace(H200, mig=True)], ids=lambda device: device.sku)
 def test_elsewhere_times_grow_as_the_roofline_does(device):
     for problem in (int4(m=12, n=2048), int4(m=12, n=8192)):
         scale = Scale.of(problem, device)
