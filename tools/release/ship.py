@@ -29,6 +29,7 @@ from benchmarks.h200.results import archives, folders
 from gemmdb import trust
 from gemmdb.generators.files import archive
 from gemmdb.generators.files.manifest import write_manifest
+from gemmdb.generators.files.merge import replacement
 from gemmdb.generators.files.pack import Answers, Packed, pack, write
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.triton import WITHOUT_WAIT
@@ -196,17 +197,14 @@ def is_current(table: Table) -> bool:
 
 def renewed(path: Path) -> Packed:
     """Pack a packed table anew, with the expectations of the present cost model. All else stays as it is."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "renewed.db"
-        with (
-            contextlib.closing(Table.open(path)) as table,
-            contextlib.closing(bulk_reading.connect(path)) as known,
-            contextlib.closing(sqlite3.connect(out)) as db,
-        ):
-            rows = functools.partial(bulk_reading.ordered_rows, known)
-            done = write(db, _renewed(table), rows, table.generation, table.source)
-        shutil.copyfile(out, path)
-    return done
+    with (
+        replacement(path) as part,
+        contextlib.closing(Table.open(path)) as table,
+        contextlib.closing(bulk_reading.connect(path)) as known,
+        contextlib.closing(sqlite3.connect(part)) as db,
+    ):
+        rows = functools.partial(bulk_reading.ordered_rows, known)
+        return write(db, _renewed(table), rows, table.generation, table.source)
 
 
 def _renewed(table: Table) -> Iterator[Answers]:
