@@ -50,7 +50,8 @@ def own() -> Mapping[str, Any]:
 
 @functools.cache
 def sizes() -> Mapping[str, Any]:
-    """The `rates` of `gemmdb.cost.sizes`, and their `provenance`."""
+    """The `rates` of `gemmdb.cost.sizes`, the `capabilities` of the GPUs that they are fitted to, their `errors`, and
+    their `provenance`."""
     return _read("sizes.json")  # type: ignore[no-any-return]
 
 

@@ -91,9 +91,12 @@ def microseconds(rates: Rates, counts: Counts) -> Any:
 
 def covers(problem: Problem, device: Device) -> bool:
     """Return whether the rates hold: for kernels of this module, on whole GPUs of the archs that they are fitted to."""
-    known = machine(device)
-    if known is None or known.capability not in CAPABILITIES:
-        return False
+    known = machine(device) if concerns(problem) else None
+    return known is not None and known.capability in CAPABILITIES
+
+
+def concerns(problem: Problem) -> bool:
+    """Return whether the kernels of a problem are those of this module."""
     return problem.int4 is not None or (problem.scales == "block" and not problem.spec.grouped)
 
 

@@ -66,26 +66,33 @@ class ConfigGroup:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Expected times on one problem and device, up to a factor that nearby problems share. `estimator`: None if the
-    cost model does not know the device or the weight."""
+    """Expected times on one problem and device, up to a factor that nearby problems share. `sized`: whether the rates
+    of `sizes` hold; `estimator`: None if the cost model does not know the device or the weight; `roof`: the roofline,
+    if neither does."""
 
     problem: Problem
     device: Device
+    sized: bool
     estimator: Estimator | None
+    roof: float
 
     @classmethod
     def of(cls, problem: Problem, device: Device) -> Scale:
         """The scale of a problem; the roofline if no formula knows the device or the weight."""
-        known = None if sizes.covers(problem, device) or problem.int4 is not None else machine(device)
-        return cls(problem, device, Estimator.of(FITTED, Setting.shared(problem, known)) if known else None)
+        if sizes.covers(problem, device):
+            return cls(problem, device, True, None, 0.0)
+        known = machine(device) if problem.int4 is None else None
+        if known is None:
+            return cls(problem, device, False, None, roofline_us(problem, device))
+        return cls(problem, device, False, Estimator.of(FITTED, Setting.shared(problem, known)), 0.0)
 
     def us(self, one: Member) -> float:
         """Microseconds of one call of a config. A kernel that is not modelled scales as ATen does."""
         shape = one.tile
-        if sizes.covers(self.problem, self.device):
+        if self.sized:
             return sizes.us(one.config, shape, self.problem, self.device)
         if self.estimator is None:
-            return roofline_us(self.problem, self.device)
+            return self.roof
         if shape is None or shape.kernel not in KERNELS:
             return FITTED.predict_aten(self.estimator.setting)
         return self.estimator.us(shape)

@@ -130,8 +130,7 @@ def _config(sample: Sample) -> object:
 
 def texts(folders: Sequence[Path]) -> dict[str, str]:
     wanted = (row for row in rows(folders, reference=True) if row.device.sku == SKU)
-    found = pooled(row for row in wanted if row.problem.int4 is not None or row.problem.scales == "block")
-    found = [one for one in found if not one.problem.spec.grouped]
+    found = pooled(row for row in wanted if sizes.concerns(row.problem))
     rates = {name: Rates(*(float(f"{rate:.{DIGITS}g}") for rate in one)) for name, one in fit(found).items()}
     errors = {name: [round(error(rates[name], samples, roofline), 3) for roofline in (False, True)]
               for name, samples in sorted(_grouped(found).items())}  # fmt: skip
