@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from gemmdb.cost import data
 from gemmdb.cost.machine import machine
 from gemmdb.cost.work import OTHER_REGISTERS, Tile
+from gemmdb.kernels.aten import DEQUANTISED
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.hardware import MAX_RESIDENT, REGISTERS, THREAD_REGISTERS, WARP_THREADS, tile_count
 from gemmdb.kernels.triton.int4_skinny import COLUMNS_OF_WARP, FEW_ROWS
@@ -71,8 +72,6 @@ RATES: Mapping[str, Rates] = {name: Rates(*values) for name, values in data.size
 """By kernel, and those of ATen by the names above."""
 CAPABILITIES: Sequence[int] = tuple(data.sizes()["capabilities"])
 """Compute capabilities of the GPUs whose rows the rates are fitted to."""
-DEQUANTISED = Config.of("aten", "dequantised")
-"""ATen's GEMM with a tiled weight that is expanded first."""
 
 
 def microseconds(rates: Rates, counts: Counts) -> Any:
@@ -114,7 +113,7 @@ def aten_of(problem: Problem, config: Config = ATEN) -> str:
     if own is None:
         return BLOCKS
     if own.inner:
-        return f"{EXPANDED}, tiled" if config == DEQUANTISED else TILED
+        return f"{EXPANDED}, tiled" if config.spec is DEQUANTISED else TILED
     return f"{EXPANDED}, {own.packing} {own.zeros}"
 
 

@@ -22,6 +22,7 @@ from gemmdb.cost.sizes import Counts, Rates
 from gemmdb.cost.transfer import tile
 from gemmdb.generators.fit.cost_model import Array, Sample, least_squares, pooled
 from gemmdb.generators.fit.write import DIGITS, json_text, main, provenance, rows
+from gemmdb.kernels.aten import DEQUANTISED
 from gemmdb.kernels.config import ATEN
 
 INITIAL = Rates(2.5, 0.5, 0.3, 0.1, 0.1, 0.05, 0.25, 0.5, 1.0, 0.5)
@@ -50,7 +51,7 @@ def _grouped(found: Iterable[Sample]) -> dict[str, list[Sample]]:
     groups: dict[str, list[Sample]] = defaultdict(list)
     for sample in found:
         shape = tile(sample.config)
-        if sample.config in (ATEN, sizes.DEQUANTISED):
+        if sample.config == ATEN or sample.config.spec is DEQUANTISED:
             groups[sizes.aten_of(sample.problem, sample.config)].append(sample)
         elif shape is not None and sample.share * SLOWEST >= 1:
             groups[shape.kernel].append(sample)

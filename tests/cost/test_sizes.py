@@ -11,7 +11,7 @@ from kit.devices import A100, H200, L4
 from kit.gpu import make
 from kit.lab import CPU
 
-from gemmdb import Problem
+from gemmdb import Config, Problem
 from gemmdb.cost import sizes
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.cost.transfer import Scale, member_of
@@ -19,6 +19,7 @@ from gemmdb.kernels.config import ATEN
 from gemmdb.table.reader import Table
 
 SHIPPED = "tables/sm90-nvidia-h200.db"
+DEQUANTISED = Config.of("aten", "dequantised")
 
 
 def int4(m=16, n=4096, k=4096, **rest):
@@ -56,8 +57,8 @@ def test_aten_unpacks_a_weight_first():
 def test_aten_multiplies_a_tiled_weight_row_by_row_unless_it_unpacks_it_first():
     few, many = (int4(m=m, n=6912, k=5120, packing="tinygemm8") for m in (1, 128))
     assert us(ATEN, many) > 20 * us(ATEN, few)
-    assert us(sizes.DEQUANTISED, few) > 3 * us(ATEN, few)
-    assert us(sizes.DEQUANTISED, many) < us(ATEN, many) / 3
+    assert us(DEQUANTISED, few) > 3 * us(ATEN, few)
+    assert us(DEQUANTISED, many) < us(ATEN, many) / 3
 
 
 @pytest.mark.parametrize("device", [A100, L4, CPU, replace(H200, mig=True)], ids=lambda device: device.sku)
