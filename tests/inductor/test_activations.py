@@ -17,7 +17,16 @@ import ctypes, torch
 from torch._inductor import graph, utils
 import gemmdb.inductor
 from gemmdb import Config, Policy
-from gemmdb.inductor.benchmark import algorithm_jobs, algorithm_trial, algorithms, confirm, limits, payoff, trial
+from gemmdb.inductor.benchmark import (
+    algorithm_jobs,
+    algorithm_rules,
+    algorithm_trial,
+    algorithms,
+    confirm,
+    limits,
+    payoff,
+    trial,
+)  # fmt: skip
 from gemmdb.inductor.entry import table_session
 from gemmdb.inductor.lower.adapter import cublaslt
 from gemmdb.inductor.match import extract
@@ -33,7 +42,7 @@ extract.device = lambda of: H200
 graph.should_assume_input_aligned = utils.tensor_is_aligned
 cublaslt.workspace = lambda *asked: 64
 ctypes.c_int.in_dll(standing, "workspace").value = 64
-algorithms._device_rejection = lambda device: None
+algorithm_rules.device_rejection = lambda device: None
 confirm.rules.device_rejection = lambda device: None
 for module in (algorithm_jobs, confirm, payoff, table_session):
     module.installed = lambda kind: Toolchain(torch="2.11.0+cu130", cuda="13.0")

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gemmdb.cublaslt.shape import EXTRAS
-from gemmdb.inductor.benchmark import algorithm_rules, algorithm_trial, payoff, rules, subgraph
+from gemmdb.inductor.benchmark import algorithm_rules, algorithm_trial, at_rows, payoff, rules, subgraph
 from gemmdb.inductor.benchmark.algorithm_rules import aten_us
 from gemmdb.inductor.benchmark.algorithm_trial import Operands, Race
 from gemmdb.inductor.benchmark.limits import Extent
@@ -21,7 +22,7 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import calls, fx
 from gemmdb.inductor.match.calls import Call
-from gemmdb.inductor.observe.journal import JOURNAL
+from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus import cublaslt
 from gemmdb.kernels.menus.cublaslt_nearby import activated
@@ -167,13 +168,15 @@ def _eligible(
 
 
 def operands_of(node: Any, decision: Decision, with_activation: bool = False) -> Operands:
-    """Return the operands of a GEMM's node, without its epilogue, or `with_activation`. Raises Untimed if
-    its call is not ATen's."""
+    """Return the operands of a GEMM's node, without its epilogue, or `with_activation`; at the decision's M if that of
+    the node is symbolic. Raises Untimed if its call is not ATen's."""
     call = _call(node)
     given = dict(zip(("scale_a", "scale_b"), call.scales, strict=False))
     given |= {} if call.bias is None else {"bias": call.bias}
     nodes = [call.a, call.b, *(given[name] for name in EXTRAS if name in given)]
     fakes = tuple(fx.value(one) for one in nodes)
+    if at_rows.symbolic_sizes(node) and not decision.query.symbolic:
+        fakes = _at_rows(node, fakes, decision.problem.m)
     if any(type(step) is not int for one in fakes for step in (*one.shape, *one.stride(), one.storage_offset())):
         raise Untimed("its sizes are symbolic")
     problem = decision.problem if with_activation else unfused(decision.problem)
@@ -186,6 +189,13 @@ def operands_of(node: Any, decision: Decision, with_activation: bool = False) ->
         if fake.storage_offset() * fake.itemsize % VECTOR_BYTES:
             raise Untimed(f"its {name} does not start at a multiple of 16 bytes")
     return operands
+
+
+def _at_rows(node: Any, fakes: Sequence[torch.Tensor], rows: int) -> tuple[torch.Tensor, ...]:
+    if any(type(one.storage_offset()) is not int or one.storage_offset() for one in fakes):
+        raise Untimed("an operand with a symbolic size does not start where its memory does")
+    name, mode = at_rows.symbol(node), FakeTensorMode()
+    return tuple(at_rows.fixed(one, name, rows, mode) for one in fakes)
 
 
 def _call(node: Any) -> Call:
@@ -252,3 +262,8 @@ def is_guess(decision: Decision) -> bool:
     """Return whether the config is an algorithm that was not measured for this GEMM."""
     config = decision.config
     return config is not None and config.spec.extern and rules.unmeasured(decision)
+
+
+def saved_us(event: Event) -> float:
+    """Return the microseconds that a GEMM's config is expected to save per call; 0 if that is unknown."""
+    return (event.expected_us or 0.0) * ((event.speedup or 1.0) - 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from gemmdb.inductor.benchmark import payoff, rules, subgraph
 from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
@@ -12,6 +14,7 @@ from gemmdb.inductor.lower.adapter import state
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.menus.cublaslt_nearby import activated
 from gemmdb.kernels.rules import reject_unaligned_rows
+from gemmdb.key.device import Device
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 from gemmdb.lookup import slow_calls
@@ -24,6 +27,11 @@ ANY = Config.of(
 """Stands for every algorithm in rules that read no attribute."""
 FEW_ROWS = 8
 """GEMMs with fewer rows than this are bound by the weight's bytes, and rows of our kernels settle them."""
+
+
+def device_rejection(device: Device) -> Rejected | None:
+    """Return why nothing may be timed now."""
+    return rules.device_rejection(device) if torch.cuda.is_available() else Rejected("no GPU is here")
 
 
 def rejection(decision: Decision, node: Any = None) -> Rejected | None:

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from gemmdb.hit import gain
-from gemmdb.inductor.benchmark import limits, payoff, rules
-from gemmdb.inductor.benchmark.algorithm_jobs import NAME, Found, SearchJob, is_guess, jobs_of
+from gemmdb.inductor.benchmark import algorithm_rules, limits, payoff
+from gemmdb.inductor.benchmark.algorithm_jobs import NAME, Found, SearchJob, is_guess, jobs_of, saved_us
 from gemmdb.inductor.benchmark.algorithm_rules import aten_us
 from gemmdb.inductor.benchmark.limits import BUDGET, TrialLimit
 from gemmdb.inductor.benchmark.storing import store
@@ -24,7 +22,6 @@ from gemmdb.inductor.decide import legality
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN
-from gemmdb.key.device import Device
 from gemmdb.lookup.acceptance import extern
 from gemmdb.rejected import Rejected
 from gemmdb.table.measurement import Measurement
@@ -69,7 +66,7 @@ class Search:
         """Return the results by the decisions' entries."""
         try:
             jobs = jobs_of(pairs, of_activations)
-            if jobs and _device_rejection(jobs[0].decisions[0].query.device) is None:
+            if jobs and algorithm_rules.device_rejection(jobs[0].decisions[0].query.device) is None:
                 with BUDGET.spending():
                     return _run(jobs)
         except Exception as error:
@@ -106,7 +103,7 @@ def _activated(decision: Decision, found: Found | None) -> Decision:
     config. It has not been timed as it is served, so the old decision holds unless it is confirmed."""
     if found is None or found.config == ATEN or gain(found.ratio) < decision.session.policy.min_gain:
         return decision
-    if found.saved_us <= _saved_us(decision.event):
+    if found.saved_us <= saved_us(decision.event):
         return decision
     old = decision.event
     event = replace(
@@ -115,11 +112,6 @@ def _activated(decision: Decision, found: Found | None) -> Decision:
         evidence={name: one for name, one in old.evidence.items() if name != "confirmed"},
     )  # fmt: skip
     return replace(decision, config=found.config, refused=False, event=event, instead=decision)
-
-
-def _device_rejection(device: Device) -> Rejected | None:
-    """Return why nothing may be timed now."""
-    return rules.device_rejection(device) if torch.cuda.is_available() else Rejected("no GPU is here")
 
 
 def _decided(decision: Decision, found: Found) -> Decision:
@@ -140,7 +132,7 @@ def _wins(found: Found, decision: Decision) -> bool:
     """Return whether the algorithm is served: it gains what the policy requires, and saves more than the config."""
     if found.config == ATEN or gain(found.ratio) < decision.session.policy.min_gain:
         return False
-    own_us = 0.0 if decision.config == ATEN or is_guess(decision) else _saved_us(decision.event)
+    own_us = 0.0 if decision.config == ATEN or is_guess(decision) else saved_us(decision.event)
     if found.saved_us <= own_us:
         return False
     ask = payoff.ask_of(decision.session, decision.query)
@@ -161,7 +153,3 @@ def _event(decision: Decision, found: Found) -> Event:
         expected_us=us - found.saved_us, speedup=us / (us - found.saved_us), disturbed=False,
         evidence={**old.evidence, "confirmed": timed},
     )  # fmt: skip
-
-
-def _saved_us(event: Event) -> float:
-    return (event.expected_us or 0.0) * ((event.speedup or 1.0) - 1)

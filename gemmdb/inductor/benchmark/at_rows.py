@@ -168,6 +168,11 @@ def _merged(own: Branches, instead: Branches, lost: Collection[int | None]) -> B
     return tuple(found)
 
 
+def served(decision: Decision, rows: int) -> Config:
+    """Return the config that serves so many rows."""
+    return _at(_own(decision), rows)
+
+
 def _at(branches: Branches, rows: int | None) -> Config:
     """Return the config that serves so many rows, or those beyond all limits (None)."""
     limit = _limit(branches, rows)
@@ -185,7 +190,7 @@ def piece(node: Any, problem: Problem, places: Mapping[Any, int], symbolic: bool
     if computes_weight(node):
         raise Untimed("the program computes its weight")
     found = cutting.cut(node, problem, places, symbolic=True)
-    return _fixed(found, _symbol(node), problem.m)
+    return _fixed(found, symbol(node), problem.m)
 
 
 def symbolic_sizes(node: Any) -> list[Any]:
@@ -193,8 +198,8 @@ def symbolic_sizes(node: Any) -> list[Any]:
     return [size for size in fx.value(node).shape if isinstance(size, torch.SymInt)]
 
 
-def _symbol(node: Any) -> Any:
-    """Return the symbol that is M."""
+def symbol(node: Any) -> Any:
+    """Return the symbol that is M of a GEMM. Raises Untimed if it is another expression."""
     m = fx.value(node).shape[-2]
     symbols = list(m.node.expr.free_symbols) if isinstance(m, torch.SymInt) else []
     if len(symbols) != 1 or m.node.expr != symbols[0]:
@@ -202,27 +207,33 @@ def _symbol(node: Any) -> Any:
     return symbols[0]
 
 
+def fixed(value: torch.Tensor, name: Any, rows: int, mode: FakeTensorMode) -> torch.Tensor:
+    """Return a fake tensor with a number in place of the symbol `name`, at the start of its memory. Raises Untimed if
+    another size is symbolic."""
+    sizes, strides = ([_number(one, name, rows) for one in part] for part in (value.shape, value.stride()))
+    with mode:
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+
+
+def _number(size: Any, name: Any, rows: int) -> int:
+    expression = size.node.expr.xreplace({name: rows}) if isinstance(size, torch.SymInt) else size
+    try:
+        return int(expression)
+    except TypeError as error:
+        raise Untimed("another of its sizes is symbolic") from error
+
+
 def _fixed(found: Piece, name: Any, rows: int) -> Piece:
     """Return a copy of a piece with a number in place of the symbol `name`."""
     graph, new, mode = torch.fx.Graph(), dict[Any, Any](), FakeTensorMode()
 
-    def number(size: Any) -> int:
-        expression = size.node.expr.xreplace({name: rows}) if isinstance(size, torch.SymInt) else size
-        try:
-            return int(expression)
-        except TypeError as error:
-            raise Untimed("another of its sizes is symbolic") from error
-
     def argument(arg: Any) -> Any:
         value = arg.meta.get("val")
-        return number(value) if isinstance(value, torch.SymInt) else new[arg]
+        return _number(value, name, rows) if isinstance(value, torch.SymInt) else new[arg]
 
     for node in found.inputs:
-        value = fx.value(node)
         new[node] = graph.node_copy(node) if node.op == "get_attr" else graph.placeholder(node.name)
-        with mode:
-            sizes, strides = tuple(map(number, value.shape)), tuple(map(number, value.stride()))
-            new[node].meta["val"] = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+        new[node].meta["val"] = fixed(fx.value(node), name, rows, mode)
     for node in found.nodes:
         new[node] = graph.create_node(
             node.op, node.target, map_arg(node.args, argument), map_arg(node.kwargs, argument), node.name

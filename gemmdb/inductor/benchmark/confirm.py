@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,8 +131,7 @@ class Confirmation(Step):
     def _finish(self) -> None:
         assert self._limit is not None
         rows, start = list[Measurement](), limits.now()
-        # Where a compile waits longest, the kernels of the others compile meanwhile.
-        for job in sorted(self.jobs, key=lambda job: -job.saved_us):
+        for job in _as_ready(self.jobs):
             found = self._wait(job, start) or self._attempt(job.finish)
             if isinstance(found, Result):
                 self._decided |= {one.entry: _by_trial(one, found) for one in job.decisions}
@@ -149,6 +148,16 @@ class Confirmation(Step):
         for one in decisions:
             if one.entry not in self._decided:
                 self._decided[one.entry] = _unconfirmed(one, why)
+
+
+def _as_ready(jobs: Iterable[ConfirmJob]) -> Iterator[ConfirmJob]:
+    """Yield jobs while the kernels of others compile: the next is one whose kernels are ready, or else the one that a
+    compile waits for longest."""
+    left = sorted(jobs, key=lambda job: -job.saved_us)
+    while left:
+        found = next((job for job in left if job.ready(0)), left[0])
+        left.remove(found)
+        yield found
 
 
 def _by_trial(decision: Decision, found: Result) -> Decision:

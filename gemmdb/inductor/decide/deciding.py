@@ -75,6 +75,19 @@ def decide_again(decision: Decision, mode: Mode, note: str) -> Decision:
     return replace(decision, config=config, event=replace(event, note=note))
 
 
+def decide_anew(decision: Decision) -> Decision:
+    """Decide again after rows were stored for the GEMM, or for sizes of its range; as before on a miss."""
+    session = decision.session.remembering()
+    hit = ask(session, decision.query)
+    if hit is None:
+        return decision
+    found = _answered(session, decision.query, hit)
+    event = decision.event.succeeded(found.event)
+    return replace(
+        decision, session=session, config=found.config, branches=found.branches, refused=found.refused, event=event
+    )
+
+
 def decide_without_cutlass(session: Session, query: Query, why: str) -> Decision:
     """Like `decide_late`, for a GEMM whose CUTLASS kernel is unavailable (`why`): use the next best config, or the next
     best ones that can share a symbolic M."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gemmdb.errors import MissError, TableError
+from gemmdb.inductor.benchmark import algorithm_ranges as searching_ranges
 from gemmdb.inductor.benchmark import algorithms as searching
 from gemmdb.inductor.benchmark import confirm as confirming
 from gemmdb.inductor.benchmark import horizontal as fusing
@@ -91,7 +92,8 @@ class PostGradPass:
         confirmation = confirming.Confirmation(self.carry_out, self.ahead)
         search = searching.Search()
         calls = [pair for pair in pairs if pair[1].engine_op]
-        pairs = search.settle([pair for pair in pairs if not pair[1].engine_op])
+        pairs = searching_ranges.divided([pair for pair in pairs if not pair[1].engine_op])
+        pairs = search.settle(pairs)
         # GEMMs that fusion replaces need no confirmation. The kernels of both steps compile in parallel.
         confirmation.begin(_without(fusion.begin(pairs), pairs))
         pairs = _without(fusion.finish(), pairs)

@@ -44,11 +44,7 @@ def by_rows(ask: Ask) -> Step:
 def _joined(ask: Ask, other: Step) -> Step | None:
     """Return the Step that serves the answers for fixed sizes; None if they cannot be joined, are ATen, or gain less
     than the hit of `other`."""
-    if ask.symbolic != ("m",) or ask.policy.batch_invariant or ask.problem.constant:
-        return None
-    if ask.policy.on_miss == "error":  # Its sizes between those that were measured need no measurement.
-        return None
-    if ask.problem.op not in lowering.JOINED_OPS:
+    if not joinable(ask):
         return None
     sizes = _sizes(ask)
     configs = {one.config for one in sizes}
@@ -61,6 +57,22 @@ def _joined(ask: Ask, other: Step) -> Step | None:
     if other.hit is not None and _total(sizes, other.hit) <= sum(one.total for one in intervals):
         return None
     return _step(ask, sizes, intervals)
+
+
+def joinable(ask: Ask) -> bool:
+    """Return whether answers for fixed sizes may serve a range: only M is symbolic, and no size between those that
+    decide has to be measured, as in strict mode."""
+    if ask.symbolic != ("m",) or ask.policy.batch_invariant or ask.problem.constant:
+        return False
+    return ask.policy.on_miss != "error" and ask.problem.op in lowering.JOINED_OPS
+
+
+def rows(ask: Ask) -> tuple[list[int], set[int]]:
+    """Return the M that may decide, in order, and those among them that decide only if they are decided or a library's
+    algorithm serves the next one. Others are the ends of the range, powers of two, and the hint."""
+    whole = {problem.m for problem in symbolic.sizes(ask)}
+    between = {3 * m // 2 for m in whole if m >= BETWEEN and m & (m - 1) == 0 and 3 * m // 2 < max(whole)} - whole
+    return sorted(whole | between), between
 
 
 def _total(sizes: Sequence[Size], hit: Hit) -> float:
@@ -78,21 +90,18 @@ def _limits(ask: Ask) -> symbolic.Limits:
 
 
 def _sizes(ask: Ask) -> list[Size]:
-    """Return the sizes that decide: the ends of the range, powers of two, the hint, and sizes between them that are
-    decided. Where a library's algorithm serves the next size, its time between them is unknown, so that they count in
-    any case."""
-    whole = {problem.m for problem in symbolic.sizes(ask)}
-    between = {3 * m // 2 for m in whole if m >= BETWEEN and m & (m - 1) == 0 and 3 * m // 2 < max(whole)} - whole
+    """Return the sizes that decide."""
     low, high = ask.query.ranges["m"]
-    rows = sorted(whole | between)
-    below = dict(zip(rows, (low, *(m + 1 for m in rows)), strict=False))
+    numbers, between = rows(ask)
+    below = dict(zip(numbers, (low, *(m + 1 for m in numbers)), strict=False))
     found: list[Size] = []
-    for m in reversed(rows):
-        top = m if m != rows[-1] else None if high is None else max(high, m)
+    for m in reversed(numbers):
+        top = m if m != numbers[-1] else None if high is None else max(high, m)
         if m not in between:
             found.append(size_of(ask, m, (below[m], top)))
             continue
         one = size_of(ask, m, (below[m], top))
+        # A library's algorithm is chosen for one size, and its time at a smaller one is unknown.
         if one.decided or found[-1].config.spec.library:
             found.append(one)
     return found[::-1]

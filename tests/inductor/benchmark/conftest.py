@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from kit.algorithms import FIRST, SECOND
 
-from gemmdb.inductor.benchmark import algorithm_trial, algorithms
+from gemmdb.inductor.benchmark import algorithm_rules, algorithm_trial, algorithms
 from gemmdb.inductor.benchmark.algorithm_trial import Race
 from gemmdb.inductor.benchmark.limits import BUDGET, Extent
 from gemmdb.inductor.observe.journal import JOURNAL
@@ -28,7 +28,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module in ("benchmark.algorithm_jobs", "benchmark.payoff", "entry.table_session"):
         monkeypatch.setattr(f"gemmdb.inductor.{module}.installed", lambda kind: here)
     monkeypatch.setattr(algorithms, "_KNOWN", {})
-    monkeypatch.setattr(algorithms, "_device_rejection", lambda device: None)
+    monkeypatch.setattr(algorithm_rules, "device_rejection", lambda device: None)
     JOURNAL.clear()
     BUDGET.clear()
 

@@ -15,7 +15,7 @@ from kit.horizontal import decided, traced
 
 from gemmdb.hit import Hit
 from gemmdb.inductor.benchmark import algorithm_jobs as jobs
-from gemmdb.inductor.benchmark import algorithm_rules, algorithms, limits
+from gemmdb.inductor.benchmark import algorithm_rules, limits
 from gemmdb.inductor.benchmark import algorithm_trial as trials
 from gemmdb.inductor.benchmark.limits import BUDGET, allowed_s
 from gemmdb.inductor.benchmark.trial import Untimed
@@ -165,7 +165,7 @@ def test_once_the_time_is_over_the_rest_runs_aten(clock, monkeypatch):
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(clock, monkeypatch):
-    monkeypatch.setattr(algorithms, "_device_rejection", lambda device: Rejected("a CUDA graph is being captured"))
+    monkeypatch.setattr(algorithm_rules, "device_rejection", lambda device: Rejected("a CUDA graph is being captured"))
     assert searched(decided(graph_of(plain), session(), 100.0))[0].config == ATEN
     assert clock.seen == []
 

@@ -11,6 +11,7 @@ from kit.horizontal import NARROW, POLICY, half, session, traced
 
 import gemmdb.inductor
 from gemmdb.hit import Hit
+from gemmdb.inductor.benchmark import confirm as confirming
 from gemmdb.inductor.benchmark import horizontal as fusing
 from gemmdb.inductor.benchmark import limits, rules
 from gemmdb.inductor.benchmark.confirm import Confirmation, ConfirmJob
@@ -162,6 +163,14 @@ def test_kernels_that_were_not_ready_are_not_waited_for_again(stages, monkeypatc
     stats = compiled(gated, X, FIRST, SECOND)
     assert stages == [("joint", "HorizontalJob")]
     assert stats["errors"] == []
+
+
+def test_what_is_compiled_is_timed_while_other_kernels_compile():
+    def job(saved_us, ready):
+        return SimpleNamespace(saved_us=saved_us, ready=lambda seconds: next(ready))
+
+    slow, quick, late = job(9.0, iter([False] * 9)), job(1.0, iter([True])), job(2.0, iter([False, True]))
+    assert list(confirming._as_ready([quick, slow, late])) == [quick, late, slow]
 
 
 def test_a_failure_costs_the_head_start_alone(stages, monkeypatch):
