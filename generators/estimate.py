@@ -55,10 +55,10 @@ RATES = {
     "cpu": Rates(
         14.0, cold_s=12.0, problem_s=1.0, compile_s=3.2, cached_s=0.6, candidate_s=0.7, confirm_s=4.5, call_s=CALL_S
     ),
-    "quick": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0145),
-    "standard": Rates(start_s=20.0, candidate_s=0.05, library_s=0.0145),
+    "quick": Rates(start_s=20.0, candidate_s=0.048, library_s=0.0145),
+    "standard": Rates(start_s=20.0, candidate_s=0.048, library_s=0.0145),
     "lean": Rates(start_s=20.0, candidate_s=0.0145, library_s=0.0145),
-    "full": Rates(start_s=20.0, candidate_s=0.1, library_s=0.029),
+    "full": Rates(start_s=20.0, candidate_s=0.096, library_s=0.029),
 }
 """For a CPU (two cores of an EPYC), and for a GPU by effort (`benchmarks/results/h200/2026-11-22/build.json`). `full`
 was not recorded: it takes twice as many samples as `standard`. Most candidates of `lean` are cuBLASLt's."""

@@ -22,6 +22,7 @@ from gemmdb.kernels.hardware import MAX_RESIDENT, REGISTERS, THREAD_REGISTERS, W
 from gemmdb.kernels.triton.int4_skinny import COLUMNS_OF_WARP, FEW_ROWS
 from gemmdb.key.device import Device
 from gemmdb.key.int4 import PACKED
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
 PRODUCTS, NUMBERS, BYTES = 2**19, 2**13, 10**6
@@ -29,6 +30,9 @@ PRODUCTS, NUMBERS, BYTES = 2**19, 2**13, 10**6
 EXPANDED, TILED, BLOCKS = "aten expanded", "aten tiled", "aten blocks"
 """Rates of ATen: for a weight that it expands to 16 bits first, for a tiled one, and for block scales."""
 _ATEN_ROWS = 64
+_ATEN_SPLITS_K = 6144
+"""With block scales, ATen splits a K of at least this in two, if it has up to 64 rows and no more tiles than half of
+the multiprocessors: 64 rows of N = 1536 and K = 7168 take an H200 16.5 us, 96 take it 22.2."""
 _MULTIPROCESSORS = 132
 """Those of the GPU that the rates are fitted to, on which ATen's work is assumed to be even."""
 _ONE_BYTE = ("groupwise", "scaled_blocks")
@@ -104,7 +108,7 @@ def us(config: Config, tile: Tile | None, problem: Problem, device: Device) -> f
     if tile is not None and tile.kernel in RATES:
         return float(microseconds(RATES[tile.kernel], of_tile(tile, problem, device)))
     name = aten_of(problem, config)
-    return float(microseconds(RATES.get(name, RATES[EXPANDED]), of_aten(problem, config)))
+    return float(microseconds(RATES.get(name, RATES[EXPANDED]), of_aten(problem, device, config)))
 
 
 def aten_of(problem: Problem, config: Config = ATEN) -> str:
@@ -117,15 +121,24 @@ def aten_of(problem: Problem, config: Config = ATEN) -> str:
     return f"{EXPANDED}, {own.packing} {own.zeros}"
 
 
-def of_aten(problem: Problem, config: Config = ATEN) -> Counts:
+def of_aten(problem: Problem, device: Device, config: Config = ATEN) -> Counts:
     """Return what ATen does: it expands the weight and multiplies whole tiles of rows. It multiplies a tiled weight row
-    by row while it reads it."""
+    by row while it reads it. With block scales, it has tiles of its own."""
+    if aten_of(problem, config) == BLOCKS:
+        return of_tile(_aten_tile(problem), problem, device)
     numbers = problem.n * problem.k
     if aten_of(problem, config) == TILED:
         products = problem.m * numbers / (_MULTIPROCESSORS * PRODUCTS)
         return Counts(0, 0, products, 0, 0, numbers / (2 * BYTES), 0, 0)
     products = math.ceil(problem.m / _ATEN_ROWS) * _ATEN_ROWS * numbers / (_MULTIPROCESSORS * PRODUCTS)
     return Counts(0, 0, products, numbers / (_MULTIPROCESSORS * NUMBERS), 0, 0, 0, 0)
+
+
+def _aten_tile(problem: Problem) -> Tile:
+    """Return ATen's tile with block scales. A tile for each multiprocessor takes as long as one."""
+    tiles = tile_count(problem.m, problem.n, (128, 128))
+    splits = problem.m <= _ATEN_ROWS and problem.k >= _ATEN_SPLITS_K and 2 * tiles <= _MULTIPROCESSORS
+    return Tile("scaled_blocks", 128, 128, SCALE_BLOCK, 8, 4, split=2 if splits else 1)
 
 
 def of_tile(tile: Tile, problem: Problem, device: Device) -> Counts:

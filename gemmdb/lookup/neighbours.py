@@ -119,8 +119,8 @@ def _find(ask: Ask) -> list[_Place]:
 
 
 def _other_formats(ask: Ask, table: Table) -> Iterator[tuple[float, Problem]]:
-    """Yield the problem with an int4 weight of each other format in the table that has the same layout in memory, or
-    with activations of the other 16-bit dtype, with the distance between the formats. A kernel reads as many bytes
+    """Yield the problem with a weight of each other format in the table that has the same layout in memory, or with
+    activations of the other 16-bit dtype, with the distance between the formats. A kernel reads as many bytes
     either way, and the size of groups, zero points and the order in a word change little else. Only where a compile
     times the kernel before it serves it."""
     problem = ask.problem
@@ -131,7 +131,8 @@ def _other_formats(ask: Ask, table: Table) -> Iterator[tuple[float, Problem]]:
             continue
         if example.int4.size > problem.int4.size:
             continue  # Its kernels may sum over more of K than have one scale here.
-        like = replace(problem, int4=example.int4, a=replace(problem.a, dtype=example.a.dtype), out=example.out)
+        a, b = (replace(own, dtype=one.dtype) for own, one in zip((problem.a, problem.b), (example.a, example.b), strict=True))
+        like = replace(problem, int4=example.int4, a=a, b=b, out=example.out)
         if like != problem and like.family == example.family and like.op == example.op:
             traits = zip(_format(problem), _format(like), strict=True)
             yield FORMAT_DISTANCE * sum(x != y for x, y in traits), like
@@ -142,7 +143,7 @@ def _format(problem: Problem) -> tuple[object, ...]:
     own = problem.int4
     assert own is not None
     zeros = "float" if own.zeros == problem.a.dtype else own.zeros
-    return problem.a.dtype, own.size, zeros, own.packing
+    return problem.a.dtype, problem.b.dtype, own.size, zeros, own.packing
 
 
 def _beyond_batch(query: Problem, place: _Place) -> float:

@@ -111,7 +111,7 @@ def _counts(found: Sequence[Sample]) -> Counts:
     for sample in found:
         shape = tile(sample.config)
         if shape is None:
-            each.append(sizes.of_aten(sample.problem, sample.config))
+            each.append(sizes.of_aten(sample.problem, sample.device, sample.config))
         else:
             each.append(sizes.of_tile(shape, sample.problem, sample.device))
     return Counts(*np.array(each, dtype=float).T)

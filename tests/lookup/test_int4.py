@@ -93,6 +93,15 @@ def test_the_other_16_bit_dtype_answers_if_that_is_confirmed(ask, confirmed, row
     assert ask(asked, rows({OURS: 0.5}, packing=packing)) is None
 
 
+def test_signed_and_unsigned_bytes_answer_for_each_other(confirmed, rows):
+    ours = make("groupwise", warps=4, stages=4)
+    signed = {"weight_dtype": "int8", "packing": "byte", "zeros": "none"}
+    unsigned = {"weight_dtype": "uint8", "packing": "byte", "zeros": "uint8x4"}
+    for asked, known in ((signed, unsigned), (unsigned, signed)):
+        hit = confirmed(int4(**asked), rows({ours: 0.5}, **known))
+        assert (hit.rung, hit.config.kernel) == ("near", "groupwise")
+
+
 @pytest.mark.parametrize("packing", ["low-first", "gptq", "mxfp4"])
 def test_weights_with_another_layout_in_memory_do_not(confirmed, rows, packing):
     weight = {"weight_dtype": "fp4_e2m1"} if packing == "mxfp4" else {}
