@@ -144,9 +144,11 @@ def normalised(code: str) -> str:
 
 
 def timings() -> dict[str, int]:
-    """How often Inductor has timed anything in this process, launch configurations of its kernels included."""
+    """How often Inductor has timed anything in this process, launch configurations of its kernels included. It also
+    counts kernels that it stores with a graph, `triton_bundler_save_static_autotuner`, which times nothing."""
     names = ("benchmark", "autotune", "coordesc")
-    return {key: int(value) for key, value in counters["inductor"].items() if any(name in key for name in names)}
+    found = {key: int(value) for key, value in counters["inductor"].items() if any(name in key for name in names)}
+    return {key: value for key, value in found.items() if not key.startswith("triton_bundler")}
 
 
 def statistics() -> dict[str, Any]:

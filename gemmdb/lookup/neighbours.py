@@ -131,7 +131,7 @@ def _other_formats(ask: Ask, table: Table) -> Iterator[tuple[float, Problem]]:
             continue
         if example.int4.size > problem.int4.size:
             continue  # Its kernels may sum over more of K than have one scale here.
-        a, b = (replace(own, dtype=one.dtype) for own, one in zip((problem.a, problem.b), (example.a, example.b), strict=True))
+        a, b = replace(problem.a, dtype=example.a.dtype), replace(problem.b, dtype=example.b.dtype)
         like = replace(problem, int4=example.int4, a=a, b=b, out=example.out)
         if like != problem and like.family == example.family and like.op == example.op:
             traits = zip(_format(problem), _format(like), strict=True)

@@ -1,5 +1,7 @@
 """During a compile on a GPU, GEMMs that no row settles are timed with cuBLASLt's algorithms."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch._inductor.config as inductor_config
@@ -75,6 +77,32 @@ def test_a_faster_algorithm_is_served_and_the_next_process_finds_it(kit, compile
     if product["kernel"] == "matmul":
         assert fused["rungs"] == {"epilogue": 1}
     assert fused["products"][0]["config"] == product["config"]
+
+
+def test_sizes_of_a_range_are_timed_and_the_next_process_serves_them(kit, compiled, monkeypatch):
+    """With 2 to 4,096 rows, the sizes of long GEMMs are timed, beside the hint. All of the range is right."""
+    model, policy = linear(8192, 4096), replace(PATIENT, live_calls=100_000)
+    module = nn.Sequential(model, nn.GELU())
+
+    def dynamic(rows):
+        x = kit.rand(rows, 4096)
+        torch._dynamo.mark_dynamic(x, 0, min=2, max=4096)
+        return x
+
+    stats = compiled(module, dynamic(512), policy=policy)
+    timed = {row.problem.m for row in rows()}
+    assert {512, 4096, 2048} <= timed, timed
+    assert min(timed) >= 512, "others are too short for their share of the calls"
+    served = {one["m"][-1]: one["config"] for one in stats["products"][0]["evidence"].get("kernels", ())}
+    print(f"{stats['seconds']['trial']:.3f} s for {sorted(timed)}: {served}")
+    monkeypatch.setattr(trials, "race", no_trial)
+    again = compiled(module, dynamic(512), policy=policy)
+    assert again["products"][0]["evidence"].get("kernels") == stats["products"][0]["evidence"].get("kernels")
+    run = torch.compile(module)
+    with torch.no_grad():
+        for sizes in (512, 2, 77, 700, 1600, 2048, 3000, 4096):
+            x = dynamic(sizes)
+            kit.close(run(x), module(x))
 
 
 def test_layers_that_differ_in_their_epilogues_share_a_trial(kit, compiled, monkeypatch):
