@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -109,11 +110,19 @@ class SearchJob:
         wrong, timed = self._raced(ask, extent)
         rows += wrong
         found = result(timed, self._is_slow_to_call)
-        known = extern.pick(ask)
-        # These rows must not hide another table's verdict on a faster kernel.
-        if known is None or known.config == ATEN or known.config.spec.extern or found.ratio < 1 / known.speedup:
+        if found.saved_us >= self._hidden_us(ask, found):
             rows += timed
         return found
+
+    def _hidden_us(self, ask: Ask, found: Found) -> float:
+        """Return the microseconds per call that the best kernel of ours is expected to save, in a table's verdict or in
+        a decision that is still to be confirmed: rows of algorithms that save less must not hide it. Negative infinity
+        without one."""
+        known = extern.pick(ask)
+        ours = [saved_us(one.event) for one in self.decisions if one.config and not one.config.spec.extern]
+        if known is not None and not known.config.spec.extern:
+            ours.append(found.aten_us * (1 - 1 / known.speedup))
+        return max(ours, default=-math.inf)
 
     def _is_slow_to_call(self, found: Found) -> bool:
         """Return whether the calls of an algorithm take the host too long."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from gemmdb.inductor.benchmark import algorithm_rules, at_rows, limits, payoff
-from gemmdb.inductor.benchmark.algorithm_jobs import NAME, Found, SearchJob, operands_of, saved_us
+from gemmdb.inductor.benchmark.algorithm_jobs import NAME, SearchJob, operands_of
 from gemmdb.inductor.benchmark.algorithm_trial import Operands
 from gemmdb.inductor.benchmark.limits import BUDGET, Extent, TrialLimit
 from gemmdb.inductor.benchmark.storing import store
@@ -47,15 +47,6 @@ class SizeJob(SearchJob):
         """How much is searched, None if no search pays off."""
         return limits.search_extent(self.share * self.us, self.policy)
 
-    def rows(self, extent: Extent) -> list[Measurement]:
-        """Return the rows of the search; none where a guess, which is still to be confirmed, is expected to save
-        more."""
-        rows = list[Measurement]()
-        found = self.search(rows, extent)
-        guessed_us = max(saved_us(one.event) for one in self.decisions)
-        wins = isinstance(found, Found) and found.config != ATEN and found.saved_us > guessed_us
-        return rows if wins or not guessed_us else []
-
 
 def divided(pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
     """Return the pairs, with new decisions for the ranges at whose sizes algorithms were timed. Never raises, and keeps
@@ -76,9 +67,10 @@ def _run(jobs: Sequence[SizeJob]) -> set[object]:
     """Search for the jobs that pay off, and return the entries of the decisions for whose sizes there are new rows."""
     limit, rows, timed = TrialLimit(jobs[0].policy), list[Measurement](), set[object]()
     for job in sorted(jobs, key=lambda job: job.order):
-        if (extent := job.extent) is not None and limit.may_begin() and (found := job.rows(extent)):
-            rows += found
-            timed |= job.wholes
+        if (extent := job.extent) is not None and limit.may_begin():
+            before = len(rows)
+            job.search(rows, extent)
+            timed |= job.wholes if len(rows) > before else set()
     store(jobs[0].decisions[0].session.user_table, rows)
     log.info("searched algorithms at sizes of %d symbolic GEMMs in %.2f s", len(timed), limit.spent_s())
     return timed

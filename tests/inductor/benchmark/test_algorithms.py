@@ -195,6 +195,15 @@ def test_rows_do_not_hide_a_faster_kernel_that_another_table_knows(clock, lab):
         assert {row.config for row in stored()} == kept
 
 
+@pytest.mark.parametrize(("speedup", "hidden"), [(2.0, False), (1.1, True)])
+def test_nor_a_kernel_that_is_expected_to_save_more(clock, speedup, hidden):
+    """Where that is not confirmed, the next lookup answers as before."""
+    ((node, guess),) = decided(graph_of(plain), session(), 100.0 / speedup)
+    guess = replace(guess, config=TILE, event=replace(guess.event, config=TILE.text, speedup=speedup))
+    searched([(node, guess)])
+    assert bool(stored()) == hidden
+
+
 def test_times_that_vary_too_much_decide_nothing(clock, monkeypatch):
     noisy = Race([100.0] * 9, {FIRST: [float(us) for us in range(10, 100, 10)]})
     monkeypatch.setattr(trials, "race", lambda *args: noisy)
