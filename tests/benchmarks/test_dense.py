@@ -14,7 +14,7 @@ from kit import lab
 from kit.devices import H200
 from kit.gpu import algorithm, make
 
-from benchmarks.dense import measure, report, rows, sample
+from benchmarks.dense import between, measure, report, rows, sample
 from gemmdb.generators import shapes
 from gemmdb.generators.files import archive
 from gemmdb.kernels.config import Config
@@ -262,3 +262,20 @@ def test_long_gemms_have_fewer_calls_in_a_graph() -> None:
     assert worker.unrolled(Problem.gemm("mm", m=17, n=512, k=512)) == 20
     assert worker.unrolled(Problem.gemm("mm", m=4096, n=14336, k=4096)) == 3
     assert worker.unrolled(Problem.gemm("mm", m=4096, n=28672, k=8192)) == 1
+
+
+def test_a_kernel_between_two_sizes_is_safe_where_aten_takes_as_long_with_fewer_rows(lab):
+    """ATen takes 20 us with 64 rows and 10 with 48; the kernel 9 or 18 with 64."""
+    fewer, more, far = (Problem.gemm("mm", m=m, n=512, k=512) for m in (48, 64, 16))
+    for ratio, safe in ((0.45, True), (0.9, False)):
+        timed = [
+            *lab.rows(more, {algorithm(): ratio}, aten_us=20.0, device=H200),
+            *lab.rows(fewer, {algorithm(): 1.5}, aten_us=10.0, device=H200),
+            *lab.rows(far, {algorithm(): 0.5}, aten_us=10.0, device=H200),
+        ]
+        (pair,) = between.pairs(timed)
+        assert (pair.backend, pair.m, pair.safe) == ("cublaslt", 64, safe)
+        assert pair.gain == pytest.approx(1 / 1.5, rel=0.01)
+        assert list(between.text([pair]))[2:] == [
+            f"| cuBLASLt's algorithms | 17 to 64 | {'yes' if safe else 'no'} | 1 | 0.667x | 100% | 100% |"
+        ]

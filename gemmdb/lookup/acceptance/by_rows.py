@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
-from gemmdb.hit import RUNGS, Hit
+from gemmdb.hit import RUNGS, Branches, Hit, timed_sizes
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.lookup import lowering, symbolic
 from gemmdb.lookup.acceptance import required_gain
@@ -21,12 +22,16 @@ from gemmdb.lookup.acceptance.size import MOST_ROWS, Size, size_of
 from gemmdb.lookup.ask import Ask, Step
 from gemmdb.lookup.prediction import remembered
 from gemmdb.lookup.symbolic import Interval
+from gemmdb.settings import Policy
 
 MOST_KERNELS = 16
 """Maximum number of intervals of one range. Each costs a comparison per call, and a compile if its kernel serves no
 other interval. With 12, open ranges lose up to 5% at sizes that a compile for that size alone serves."""
 SHARED_LOSS = 0.1
 """What fewer kernels may lose in the mean, as a share of `Policy.range_regret`."""
+CLOSE = 8
+"""A config that is faster than ATen at a size serves so many rows down from there in any case: engines pad to
+multiples of eight."""
 BETWEEN = 16
 """From this M on, a size between each two powers of two decides, too: another number of tiles fits the GPU there."""
 
@@ -35,7 +40,7 @@ def by_rows(ask: Ask) -> Step:
     """Rung `range`: serve one config for the whole range if it loses little anywhere, else the answers for fixed sizes
     if only M is symbolic, else what `ranged` finds. Raises what `ranged` raises."""
     step = ranged(ask)
-    if step.hit is not None and step.hit.config != ATEN and not step.hit.branches:
+    if step.hit is not None and step.hit.config != ATEN and not step.hit.branches and _holds(ask, step.hit):
         return step
     found: tuple[Step | None] = remembered(ask, f"rows {symbolic.ranges_of(ask)}", lambda ask: (_joined(ask, step),))
     return found[0] or step
@@ -54,9 +59,23 @@ def _joined(ask: Ask, other: Step) -> Step | None:
     intervals = symbolic.divide(sizes, needs, _limits(ask), MOST_KERNELS)
     if not intervals or {one.config for one in intervals} == {ATEN}:
         return None
-    if other.hit is not None and _total(sizes, other.hit) <= sum(one.total for one in intervals):
+    kept = other.hit is not None and _holds(ask, other.hit)
+    if kept and other.hit is not None and _total(sizes, other.hit) <= sum(one.total for one in intervals):
         return None
     return _step(ask, sizes, intervals)
+
+
+def _holds(ask: Ask, hit: Hit) -> bool:
+    """Return whether the kernels of another rung cannot be slower than ATen between the sizes that it compared, or
+    whether ATen cannot take their place there."""
+    if not joinable(ask) or not lowering.joins(ATEN, ask.problem):
+        return True
+    known = sorted(timed_sizes(hit.evidence), key=lambda one: int(one["m"]))
+    return all(
+        hit.at(one["m"]) == ATEN
+        or _is_no_slower(one["expected_us"], before["expected_us"] * before["speedup"], ask.policy)
+        for before, one in pairwise(known)
+    )
 
 
 def joinable(ask: Ask) -> bool:
@@ -125,11 +144,40 @@ def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Ste
     }  # fmt: skip
     if ask.policy.confirm:
         evidence["unmeasured"] = list(_unmeasured(sizes, intervals))
-    branches = symbolic.branches(sizes, intervals)
+    branches = _branches(sizes, intervals)
     rung = max(rungs, key=RUNGS.index)
     hit = Hit(rung, config, ratio * aten_us, 1 / ratio, hits[0].table, evidence, branches)
     told = ", ".join(f"{one.config.name} up to m={sizes[one.last].problem.m}" for one in intervals)
     return Step("range", hit, f"as for fixed sizes: {told}", evidence)
+
+
+def _branches(sizes: Sequence[Size], intervals: Sequence[Interval]) -> Branches:
+    """Return the config of each part of the range with the largest M that it serves; empty for a single part. Between
+    two sizes, a config serves what it serves at the larger one only if it cannot be slower than ATen there."""
+    last, fills = sizes[-1].problem.m, lowering.joins(ATEN, sizes[0].problem)
+    parts: list[tuple[int, Config]] = []
+    for place, size in enumerate(sizes):
+        config, m, before = served(intervals, place), size.problem.m, sizes[place - 1]
+        apart = place and fills and config != ATEN and m - CLOSE > before.problem.m
+        if apart and not _holds_down_to(before, size, config):
+            parts.append((m - CLOSE, ATEN))
+        parts.append((m, config))
+    merged = [one for one, after in zip(parts, [*parts[1:], None], strict=True) if after is None or one[1] != after[1]]
+    limits = [m if m < last else None for m, _ in merged]
+    return tuple(zip(limits, (config for _, config in merged), strict=True)) if len(merged) > 1 else ()
+
+
+def _holds_down_to(before: Size, size: Size, config: Config) -> bool:
+    """Return whether a config is at least as fast as ATen at all sizes down to the one `before`: fewer rows take
+    neither of them longer, and with those of `before`, ATen takes as long as the config with those of `size`."""
+    log, aten_us, least = size.log_ratio(config, math.inf), size.aten_us, before.aten_us
+    if log is None or aten_us is None or least is None:
+        return False
+    return _is_no_slower(math.exp(log) * aten_us, least, size.at.policy)
+
+
+def _is_no_slower(us: float, aten_us: float, policy: Policy) -> bool:
+    return us <= aten_us * (1 + policy.range_regret)
 
 
 def _unmeasured(sizes: Sequence[Size], intervals: Sequence[Interval]) -> Iterator[dict[str, Any]]:
