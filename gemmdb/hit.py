@@ -16,6 +16,8 @@ LARGEST = 65536
 Branches = tuple[tuple[int | None, Config], ...]
 """Configs that split a range of M: the largest M that each one serves, in order; None means unbounded."""
 
+ATEN_BETWEEN = "aten_between"
+"""Evidence of a Hit for a range of M: the first and the last M of each part that ATen serves between two sizes."""
 RUNGS = ("exact", "near", "epilogue", "sku", "model")
 
 

@@ -22,7 +22,6 @@ from benchmarks.dense.report import mean
 from benchmarks.dense.sample import STRATA, stratum
 from gemmdb.generators.files import archive
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.key.problem import Problem
 from gemmdb.table.measurement import Measurement, Status
 
 LEAST_GAIN = 1.02
@@ -60,11 +59,12 @@ def main(options: argparse.Namespace) -> None:
 
 def pairs(rows: Iterable[Measurement]) -> Iterator[Pair]:
     """The pairs of sizes, from the rows of mm and addmm without an epilogue."""
-    by_gemm: dict[Problem, dict[int, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
+    by_gemm: dict[object, dict[int, list[Measurement]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         problem = row.problem
         if problem.op in ("mm", "addmm") and problem.epilogue is None and row.times is not None:
-            by_gemm[problem.resized(1, problem.n, problem.k)][problem.m].append(row)
+            alike = problem.resized(1, problem.n, problem.k), row.device, row.protocol.clock, row.protocol.l2
+            by_gemm[alike][problem.m].append(row)
     for sizes in by_gemm.values():
         yield from _pairs({m: _timed(group) for m, group in sorted(sizes.items())})
 

@@ -18,7 +18,9 @@ from torch import Tensor
 import gemmdb.inductor
 from benchmarks.torch import block_times, llama
 from benchmarks.torch.llama import Piece
+from gemmdb.hit import ATEN_BETWEEN
 from gemmdb.inductor.benchmark.limits import BUDGET
+from gemmdb.kernels.config import ATEN
 from gemmdb.table.stats import turns
 
 Run = Callable[[Tensor, Tensor], Any]
@@ -168,11 +170,14 @@ def configs(facts: dict[str, Any], sizes: Sequence[int]) -> dict[str, list[str]]
     found: dict[str, list[str]] = {}
     for one in facts.get("products", ()):
         parts = one["evidence"].get("kernels")
-        chosen = [one["config"]] if not parts else [served(parts, rows) for rows in sizes]
+        between = one["evidence"].get(ATEN_BETWEEN, ())
+        chosen = [one["config"]] if not parts else [served(parts, rows, between) for rows in sizes]
         found[one["problem"]] = [*chosen, one["note"]] if one["note"] else chosen
     return found
 
 
-def served(parts: Sequence[dict[str, Any]], rows: int) -> str:
-    """The config of a divided range at a number of rows."""
+def served(parts: Sequence[dict[str, Any]], rows: int, between: Sequence[Sequence[int]] = ()) -> str:
+    """The config of a divided range at a number of rows. `between`: the parts that ATen serves between two sizes."""
+    if any(first <= rows <= last for first, last in between):
+        return ATEN.text
     return str(next((part["config"] for part in parts if rows <= part["m"][-1]), parts[-1]["config"]))

@@ -32,7 +32,7 @@ EXPANDED, TILED, BLOCKS = "aten expanded", "aten tiled", "aten blocks"
 _ATEN_ROWS = 64
 _ATEN_SPLITS_K = 6144
 """With block scales, ATen splits a K of at least this in two, if it has up to 64 rows and no more tiles than half of
-the multiprocessors: 64 rows of N = 1536 and K = 7168 take an H200 16.5 us, 96 take it 22.2."""
+the multiprocessors: 64 rows of N = 1536 and K = 7168 take an H200 16.5 us, and 96 rows 22.2."""
 _MULTIPROCESSORS = 132
 """Those of the GPU that the rates are fitted to, on which ATen's work is assumed to be even."""
 _ONE_BYTE = ("groupwise", "scaled_blocks")
@@ -125,7 +125,7 @@ def of_aten(problem: Problem, device: Device, config: Config = ATEN) -> Counts:
     """Return what ATen does: it expands the weight and multiplies whole tiles of rows. It multiplies a tiled weight row
     by row while it reads it. With block scales, it has tiles of its own."""
     if aten_of(problem, config) == BLOCKS:
-        return of_tile(_aten_tile(problem), problem, device)
+        return of_tile(_aten_tile(problem, device), problem, device)
     numbers = problem.n * problem.k
     if aten_of(problem, config) == TILED:
         products = problem.m * numbers / (_MULTIPROCESSORS * PRODUCTS)
@@ -134,10 +134,11 @@ def of_aten(problem: Problem, device: Device, config: Config = ATEN) -> Counts:
     return Counts(0, 0, products, numbers / (_MULTIPROCESSORS * NUMBERS), 0, 0, 0, 0)
 
 
-def _aten_tile(problem: Problem) -> Tile:
-    """Return ATen's tile with block scales. A tile for each multiprocessor takes as long as one."""
+def _aten_tile(problem: Problem, device: Device) -> Tile:
+    """Return ATen's tile with block scales. With up to one tile for each multiprocessor, the time does not depend on
+    their number."""
     tiles = tile_count(problem.m, problem.n, (128, 128))
-    splits = problem.m <= _ATEN_ROWS and problem.k >= _ATEN_SPLITS_K and 2 * tiles <= _MULTIPROCESSORS
+    splits = problem.m <= _ATEN_ROWS and problem.k >= _ATEN_SPLITS_K and 2 * tiles <= device.units
     return Tile("scaled_blocks", 128, 128, SCALE_BLOCK, 8, 4, split=2 if splits else 1)
 
 

@@ -21,7 +21,7 @@ from kit.tables import Kit
 from gemmdb.cli.app import run
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.generators.coverage import look_up
-from gemmdb.inductor.benchmark import algorithms
+from gemmdb.inductor.benchmark import algorithm_jobs
 from gemmdb.inductor.benchmark.confirm import ConfirmJob
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.entry.table_session import TableSession
@@ -147,7 +147,7 @@ def test_the_gain_of_a_kernel_holds_where_aten_was_timed_on_a_busy_machine(tmp_p
     piece = SimpleNamespace(fakes=(), warm=(), kinds=(), outputs=0)
     job = ConfirmJob(cast(Any, piece), None, decision)
     job.add(decision)
-    assert job.saved_us == algorithms._saved_us(event) == 5.0
+    assert job.saved_us == algorithm_jobs.saved_us(event) == 5.0
     JOURNAL.add(json.dumps([asdict(event)]))
     (product,) = stats()["products"]
     reset_stats()

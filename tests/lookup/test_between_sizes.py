@@ -1,8 +1,10 @@
-"""What serves the rows between the sizes of a range that decide: a kernel only where it cannot be slower than ATen."""
+"""What serves rows between the sizes of a range that decide: a kernel where ATen is expected to be no faster."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -67,13 +69,26 @@ def test_where_aten_cannot_share_the_node_a_kernel_serves_all_rows(lab: Any) -> 
     assert (found.config, found.branches) == (TILE, ())
 
 
-@pytest.mark.parametrize("n", [4096, 6144, 28672])
-def test_no_kernel_of_the_shipped_table_may_be_slower_than_aten_between_its_sizes(n: int) -> None:
-    shipped = Catalog.load()
-    found = answer(Query(Problem.gemm("mm", m=256, n=n, k=4096), H200, {"m": (1, 512)}), shipped, POLICY)
-    assert found is not None
-    sizes = {one["m"]: one for one in found.evidence["sizes"]}
-    for before, m in zip(sizes, list(sizes)[1:], strict=False):
-        between = [found.at(rows) for rows in range(before + 1, m - 8)]
-        least = sizes[before]["expected_us"] * sizes[before]["speedup"]
-        assert set(between) <= {ATEN} or sizes[m]["expected_us"] <= 1.02 * least
+@pytest.mark.parametrize("n", [4096, 28672])
+def test_kernels_of_the_shipped_table_between_its_sizes_take_no_longer_than_aten_at_the_smaller(n: int) -> None:
+    shipped, policy = Catalog.load(), replace(POLICY, near=True)
+    for high in (512, None):
+        found = answer(Query(Problem.gemm("mm", m=256, n=n, k=4096), H200, {"m": (1, high)}), shipped, policy)
+        assert found is not None
+        sizes, kernels = {one["m"]: one for one in found.evidence["sizes"]}, 0
+        for before, m in pairwise(sizes):
+            between = {found.at(rows) for rows in range(before + 1, m - 7)} - {ATEN}
+            if between:
+                kernels += 1
+                assert sizes[m]["expected_us"] <= 1.01 * sizes[before]["expected_us"] * sizes[before]["speedup"]
+        assert kernels
+        limits = [limit for limit, _ in found.branches]
+        assert limits[-1] is None
+        assert limits[:-1] == sorted({limit for limit in limits if limit is not None})
+
+
+def test_the_parts_that_aten_gets_are_told(lab: Any) -> None:
+    found = asked(lab, {TILE: (0.9,) * 5})
+    assert found.evidence["aten_between"] == [[97, 120], [193, 248]]
+    assert [one["m"] for one in found.evidence["kernels"]] == [list(SIZES)]
+    assert "aten_between" not in asked(lab, {TILE: (0.5,) * 5}).evidence

@@ -119,8 +119,8 @@ class SearchJob:
         a decision that is still to be confirmed: rows of algorithms that save less must not hide it. Negative infinity
         without one."""
         known = extern.pick(ask)
-        ours = [saved_us(one.event) for one in self.decisions if one.config and not one.config.spec.extern]
-        if known is not None and not known.config.spec.extern:
+        ours = [saved_us(one.event) for one in self.decisions if _is_ours(one.config)]
+        if known is not None and _is_ours(known.config):
             ours.append(found.aten_us * (1 - 1 / known.speedup))
         return max(ours, default=-math.inf)
 
@@ -200,11 +200,21 @@ def operands_of(node: Any, decision: Decision, with_activation: bool = False) ->
     return operands
 
 
+def _is_ours(config: Config | None) -> bool:
+    return config not in (None, ATEN) and not config.spec.extern
+
+
 def _at_rows(node: Any, fakes: Sequence[torch.Tensor], rows: int) -> tuple[torch.Tensor, ...]:
-    if any(type(one.storage_offset()) is not int or one.storage_offset() for one in fakes):
-        raise Untimed("an operand with a symbolic size does not start where its memory does")
-    name, mode = at_rows.symbol(node), FakeTensorMode()
-    return tuple(at_rows.fixed(one, name, rows, mode) for one in fakes)
+    """Return the operands of a node with so many rows; those without a symbolic size as they are."""
+    name, mode, found = at_rows.symbol(node), FakeTensorMode(), list[torch.Tensor]()
+    for one in fakes:
+        if all(type(size) is int for size in (*one.shape, *one.stride(), one.storage_offset())):
+            found.append(one)
+        elif type(one.storage_offset()) is not int or one.storage_offset():
+            raise Untimed("an operand with a symbolic size does not start where its memory does")
+        else:
+            found.append(at_rows.fixed(one, name, rows, mode))
+    return tuple(found)
 
 
 def _call(node: Any) -> Call:

@@ -1,25 +1,29 @@
 """The algorithm search for a symbolic M: at the hint and at other sizes that decide, where ATen or a guess would run.
 
 The rows are stored in the user table, as for a fixed M, and the lookup then divides the range by them. A size is
-searched only if that pays off with its share of the calls, so mostly the long GEMMs of large sizes are. Nothing here
-fails a compile.
+searched only if that pays off with its share of the calls (the same for all that decide, but the hint), so mostly the
+long GEMMs of large sizes are. Nothing here fails a compile.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmdb.inductor.benchmark import algorithm_rules, at_rows, limits, payoff
 from gemmdb.inductor.benchmark.algorithm_jobs import NAME, SearchJob, operands_of
 from gemmdb.inductor.benchmark.algorithm_trial import Operands
+from gemmdb.inductor.benchmark.algorithms import is_known, remember
 from gemmdb.inductor.benchmark.limits import BUDGET, Extent, TrialLimit
 from gemmdb.inductor.benchmark.storing import store
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.decide.decision import Decision
+from gemmdb.inductor.decide.session import Session
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN, Config
@@ -31,71 +35,101 @@ log = logging.getLogger("gemmdb")
 
 
 class SizeJob(SearchJob):
-    """GEMMs of one graph at one of the sizes of their range. `share`: of the calls that have that size."""
+    """GEMMs of one graph at one size of their ranges. `wholes`: the entries of the decisions for the ranges."""
 
-    def __init__(self, operands: Operands, share: float) -> None:
+    def __init__(self, operands: Operands) -> None:
         super().__init__(operands)
-        self.share, self.wholes = share, set[object]()
+        self.wholes, self.is_hint, self.worth_us = set[object](), False, 0.0
+
+    def add_size(self, size: _Size) -> None:
+        """Add GEMMs with the same range."""
+        self.add(size.decision)
+        self.wholes |= size.wholes
+        self.is_hint |= size.is_hint
+        self.worth_us += size.worth_us
 
     @property
-    def order(self) -> tuple[float, float]:
-        """Jobs with the largest share come first, then those with the longest time."""
-        return -self.share, -self.us
+    def order(self) -> tuple[bool, float]:
+        """Jobs at a hint come first, then those that may save most."""
+        return not self.is_hint, -self.worth_us
 
     @property
     def extent(self) -> Extent | None:
         """How much is searched, None if no search pays off."""
-        return limits.search_extent(self.share * self.us, self.policy)
+        return limits.search_extent(self.worth_us, self.policy)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Equal GEMMs at one size of their range: a decision for that size, and the entries of those for the range.
+    `worth_us`: their microseconds with ATen, times the share of the calls that have the size. The hint may be the only
+    size that runs, and counts in full."""
+
+    decision: Decision
+    wholes: frozenset[object]
+    is_hint: bool
+    worth_us: float
 
 
 def divided(pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
     """Return the pairs, with new decisions for the ranges at whose sizes algorithms were timed. Never raises, and keeps
     random states unchanged."""
     try:
-        jobs = _jobs(pairs)
-        if not jobs or algorithm_rules.device_rejection(jobs[0].decisions[0].query.device):
+        symbolic = [pair for pair in pairs if _may_search(pair[1])]
+        if not symbolic or algorithm_rules.device_rejection(symbolic[0][1].query.device):
             return pairs
         with BUDGET.spending():
-            timed = _run(jobs)
+            timed = _run(_jobs(symbolic), symbolic[0][1].session)
         return [(node, deciding.decide_anew(one) if one.entry in timed else one) for node, one in pairs]
     except Exception as error:
         JOURNAL.failure(NAME, error)
         return pairs
 
 
-def _run(jobs: Sequence[SizeJob]) -> set[object]:
-    """Search for the jobs that pay off, and return the entries of the decisions for whose sizes there are new rows."""
-    limit, rows, timed = TrialLimit(jobs[0].policy), list[Measurement](), set[object]()
+def _may_search(decision: Decision) -> bool:
+    """Return whether algorithms may be timed for sizes of a decision's range, and their rows be found."""
+    if not decision.query.symbolic or decision.is_branch or decision.config is None or decision.only_timed:
+        return False
+    if decision.event.rung == "forced" or (decision.unanswered and state.autotuning()):
+        return False
+    return decision.session.user_table is not None
+
+
+def _run(jobs: Sequence[SizeJob], session: Session) -> set[object]:
+    """Search for the jobs that pay off, and return the entries of the decisions for whose sizes there are new rows.
+    What one graph's confirmation may take is left of the budget."""
+    limit, rows, timed = TrialLimit(session.policy), list[Measurement](), set[object]()
+    most_s = BUDGET.left_s(session.policy) - session.policy.confirm_s
     for job in sorted(jobs, key=lambda job: job.order):
-        if (extent := job.extent) is not None and limit.may_begin():
-            before = len(rows)
-            job.search(rows, extent)
-            timed |= job.wholes if len(rows) > before else set()
-    store(jobs[0].decisions[0].session.user_table, rows)
+        if (extent := job.extent) is None or is_known(job) or not limit.may_begin() or limit.spent_s() > most_s:
+            continue
+        before = len(rows)
+        remember(job, job.search(rows, extent))
+        timed |= job.wholes if len(rows) > before else set()
+    store(session.user_table, rows)
     log.info("searched algorithms at sizes of %d symbolic GEMMs in %.2f s", len(timed), limit.spent_s())
     return timed
 
 
 def _jobs(pairs: Sequence[tuple[Any, Decision]]) -> list[SizeJob]:
+    """Return the jobs. Equal GEMMs share theirs, on the operands of the first."""
+    equal: dict[object, list[tuple[Any, Decision]]] = defaultdict(list)
+    for node, decision in pairs:
+        equal[decision.problem, *sorted(decision.query.ranges.items())].append((node, decision))
     jobs: dict[object, SizeJob] = {}
-    for node, whole in pairs:
-        for part, share in _parts(whole):
+    for (node, first), *more in equal.values():
+        for size in _sizes(first, frozenset(one.entry for _, one in ((node, first), *more))):
             try:
-                if algorithm_rules.rejection(part, node) is None:
-                    operands = operands_of(node, part)
-                    job = jobs.setdefault(operands.key, SizeJob(operands, share))
-                    job.add(part)
-                    job.wholes.add(whole.entry)
+                if algorithm_rules.rejection(size.decision, node) is None:
+                    operands = operands_of(node, size.decision)
+                    jobs.setdefault(operands.key, SizeJob(operands)).add_size(size)
             except (Untimed, Unsupported) as error:
-                log.debug("%s: not for %s: %s", NAME, part.problem.head, error)
+                log.debug("%s: not for %s: %s", NAME, size.decision.problem.head, error)
     return list(jobs.values())
 
 
-def _parts(decision: Decision) -> Iterator[tuple[Decision, float]]:
-    """Yield decisions for the sizes of a range for which an algorithm may be faster, each with its share of the calls.
-    The hint may be the only size that runs, and counts in full."""
-    if not decision.query.symbolic or decision.is_branch or decision.config is None or decision.only_timed:
-        return
+def _sizes(decision: Decision, wholes: frozenset[object]) -> Iterator[_Size]:
+    """Yield the sizes of a range at which an algorithm may be faster and a search pays off."""
     ask = payoff.ask_of(decision.session, decision.query)
     if not by_rows.joinable(ask):
         return
@@ -104,18 +138,23 @@ def _parts(decision: Decision) -> Iterator[tuple[Decision, float]]:
     guessed = {int(one["m"]) for one in decision.event.evidence.get("unmeasured", ())}
     for rows in numbers:
         config = at_rows.served(decision, rows)
-        if rows <= MOST_ROWS and (config == ATEN or rows in guessed):
-            share = 1.0 if rows == decision.problem.m else 1 / len(numbers)
-            yield _at(decision, rows, config, facts.get(rows, {})), share
+        if rows > MOST_ROWS or (config != ATEN and rows not in guessed):
+            continue
+        part, is_hint = _at(decision, rows, config, facts.get(rows, {})), rows == decision.problem.m
+        worth_us = len(wholes) * algorithm_rules.aten_us(part) * (1.0 if is_hint else 1 / len(numbers))
+        if limits.search_extent(worth_us, decision.session.policy) is not None:
+            yield _Size(part, wholes, is_hint, worth_us)
 
 
 def _at(decision: Decision, rows: int, config: Config, facts: Mapping[str, Any]) -> Decision:
     """Return the decision for one size. `facts`: what is known of its config there."""
     problem = decision.problem.resized(rows, decision.problem.n, decision.problem.k)
     query = replace(decision.query, problem=problem, ranges={})
-    rung = "near" if config != ATEN else facts.get("rung") or "aten"
+    us, speedup, rung = facts.get("expected_us"), facts.get("speedup"), "near"
+    if config == ATEN:  # Also in place of a kernel that cannot be lowered.
+        us, speedup, rung = us and speedup and us * speedup, us and 1.0, facts.get("rung") or "aten"
     event = Event(
-        problem.text, rung, config.text, query.device.text,
-        expected_us=facts.get("expected_us"), speedup=facts.get("speedup"),
+        problem.text, rung, config.text, query.device.text, expected_us=us, speedup=speedup,
+        disturbed=decision.event.disturbed,
     )  # fmt: skip
     return replace(decision, query=query, config=config, event=event, branches=(), refused=False, entry=object())

@@ -87,9 +87,9 @@ def _run(jobs: Sequence[SearchJob]) -> dict[object, Found]:
     limit, rows, searched, results = TrialLimit(jobs[0].policy), list[Measurement](), 0, dict[object, Found]()
     for job in jobs:
         extent = limits.search_extent(job.us, job.policy)
-        if job.key not in _KNOWN and limit.may_begin() and extent is not None:
+        if not is_known(job) and limit.may_begin() and extent is not None:
             searched += 1
-            _remember(job, job.search(rows, extent))
+            remember(job, job.search(rows, extent))
         found = _KNOWN.get(job.key)
         if isinstance(found, Found):
             results |= {decision.entry: found for decision in job.decisions}
@@ -122,7 +122,13 @@ def _decided(decision: Decision, found: Found) -> Decision:
     return decision
 
 
-def _remember(job: SearchJob, found: Found | Rejected) -> None:
+def is_known(job: SearchJob) -> bool:
+    """Return whether this process has searched for a job."""
+    return job.key in _KNOWN
+
+
+def remember(job: SearchJob, found: Found | Rejected) -> None:
+    """Keep the result of a search for other graphs of this process."""
     if len(_KNOWN) >= MAX_KNOWN:
         del _KNOWN[next(iter(_KNOWN))]
     _KNOWN[job.key] = found

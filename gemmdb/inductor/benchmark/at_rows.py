@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.node import map_arg
 
-from gemmdb.hit import Branches
+from gemmdb.hit import ATEN_BETWEEN, Branches
 from gemmdb.inductor.benchmark import limits
 from gemmdb.inductor.benchmark import subgraph as cutting
 from gemmdb.inductor.benchmark.subgraph import Piece, computes_weight
@@ -64,7 +64,7 @@ def weight(decision: Decision, part: Decision) -> float:
 def _decisive(decision: Decision, times: int) -> Iterator[Mapping[str, Any]]:
     """Yield what is timed of the unmeasured configs: each at the largest size where that can pay off, or at its largest
     size, and at the hint below. `times`: as for `parts`."""
-    for inside in _unmeasured_by_limit(decision).values():
+    for inside in _unmeasured_by_run(decision).values():
         paying = [one for one in inside if limits.repays(times * _saved_us(one), decision.session.policy)]
         last = (paying or inside)[-1]
         yield from (one for one in inside if one["m"] == decision.problem.m < last["m"])
@@ -75,11 +75,27 @@ def _saved_us(one: Mapping[str, Any]) -> float:
     return float(one["us"]) * (float(one["speedup"]) - 1)
 
 
-def _unmeasured_by_limit(decision: Decision) -> dict[int | None, list[Mapping[str, Any]]]:
-    """Return the sizes with an unmeasured config, smallest first, by the limit of the part of the range with them."""
-    found: dict[int | None, list[Mapping[str, Any]]] = {}
+def _unmeasured_by_run(decision: Decision) -> dict[int | None, list[Mapping[str, Any]]]:
+    """Return the sizes with an unmeasured config, smallest first, by the limit of the run with them."""
+    own, runs, found = _own(decision), _runs(decision), dict[int | None, list[Mapping[str, Any]]]()
     for one in sorted(decision.event.evidence["unmeasured"], key=lambda one: int(one["m"])):
-        found.setdefault(_limit(_own(decision), one["m"]), []).append(one)
+        found.setdefault(runs[_limit(own, one["m"])], []).append(one)
+    return found
+
+
+def _runs(decision: Decision) -> dict[int | None, int | None]:
+    """Return the limit of each part's run: parts of one config, with nothing between them but what ATen gets between
+    two sizes. Those parts of ATen's are left out."""
+    between = {tuple(one) for one in decision.event.evidence.get(ATEN_BETWEEN, ())}
+    found: dict[int | None, int | None] = {}
+    run, last, low = list[int | None](), ATEN, 0
+    for limit, config in _own(decision):
+        part, low = (low + 1, limit), limit or low
+        if config == ATEN and part in between:
+            continue
+        run = [*run, limit] if config == last else [limit]
+        last = config
+        found |= dict.fromkeys(run, limit)
     return found
 
 
@@ -107,20 +123,22 @@ def joined(decision: Decision, timed: Sequence[tuple[Decision, Decision]]) -> De
 
 
 def _parted(decision: Decision, why: Mapping[int, str]) -> tuple[Branches, set[int | None]]:
-    """Return the parts of the range, and the limits of those whose configs are not served. A part ends at the size up
-    to which its config was confirmed, and another one begins. `why`: the sizes of the trials, with the reasons of those
-    that confirmed nothing."""
-    guessed = _unmeasured_by_limit(decision)
-    parted, lost = list[tuple[int | None, Config]](), set[int | None]()
+    """Return the parts of the range, and the limits of those whose configs are not served. A run ends at the size up
+    to which its config was confirmed, where a part may end, too. `why`: the sizes of the trials, with the reasons of
+    those that confirmed nothing."""
+    guessed, runs = _unmeasured_by_run(decision), _runs(decision)
+    parted, lost, low = list[tuple[int | None, Config]](), set[int | None](), 0
     for limit, config in _own(decision):
-        sizes = [int(one["m"]) for one in guessed.get(limit, ())]
+        sizes = [int(one["m"]) for one in guessed.get(runs.get(limit, -1), ())]
         timed = [rows for rows in sizes if rows in why]
         if any(why[rows] for rows in timed):
             lost.add(limit)
-        elif timed and timed[-1] < sizes[-1]:
-            parted.append((timed[-1], config))
+        elif timed and timed[-1] < sizes[-1] and (limit is None or timed[-1] < limit):
+            if low < timed[-1]:
+                parted.append((timed[-1], config))
             lost.add(limit)
         parted.append((limit, config))
+        low = limit or low
     return tuple(parted), lost
 
 
@@ -152,7 +170,8 @@ def _with_kernels(evidence: Mapping[str, Any], branches: Branches) -> dict[str, 
     for limit, config in branches:
         served = [rows for rows in sizes if _limit(branches, rows) == limit]
         part = {"m": served, "config": config.text}
-        found.append(next((one for one in before if {**one, **part} == one), part))
+        if served:  # Not a part between two sizes.
+            found.append(next((one for one in before if {**one, **part} == one), part))
     kernels = {} if all(config == ATEN for _, config in branches) else {"kernels": found}
     return {name: fact for name, fact in evidence.items() if name != "kernels"} | kernels
 

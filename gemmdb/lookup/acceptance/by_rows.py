@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from gemmdb.hit import RUNGS, Branches, Hit, timed_sizes
+from gemmdb.hit import ATEN_BETWEEN, RUNGS, Branches, Hit, timed_sizes
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.lookup import lowering, symbolic
 from gemmdb.lookup.acceptance import required_gain
@@ -25,8 +25,9 @@ from gemmdb.lookup.symbolic import Interval
 from gemmdb.settings import Policy
 
 MOST_KERNELS = 16
-"""Maximum number of intervals of one range. Each costs a comparison per call, and a compile if its kernel serves no
-other interval. With 12, open ranges lose up to 5% at sizes that a compile for that size alone serves."""
+"""Maximum number of intervals of one range, without those that ATen gets between sizes. Each costs a comparison per
+call, and a compile if its kernel serves no other interval. With 12, open ranges lose up to 5% at sizes that a compile
+for that size alone serves."""
 SHARED_LOSS = 0.1
 """What fewer kernels may lose in the mean, as a share of `Policy.range_regret`."""
 CLOSE = 8
@@ -59,20 +60,20 @@ def _joined(ask: Ask, other: Step) -> Step | None:
     intervals = symbolic.divide(sizes, needs, _limits(ask), MOST_KERNELS)
     if not intervals or {one.config for one in intervals} == {ATEN}:
         return None
-    kept = other.hit is not None and _holds(ask, other.hit)
-    if kept and other.hit is not None and _total(sizes, other.hit) <= sum(one.total for one in intervals):
-        return None
-    return _step(ask, sizes, intervals)
+    if other.hit is None or not _holds(ask, other.hit):
+        return _step(ask, sizes, intervals)
+    return None if _total(sizes, other.hit) <= sum(one.total for one in intervals) else _step(ask, sizes, intervals)
 
 
 def _holds(ask: Ask, hit: Hit) -> bool:
-    """Return whether the kernels of another rung cannot be slower than ATen between the sizes that it compared, or
-    whether ATen cannot take their place there."""
+    """Return whether another rung's kernels are expected to be no slower than ATen between the sizes that it compared,
+    or whether ATen cannot take their place there."""
     if not joinable(ask) or not lowering.joins(ATEN, ask.problem):
         return True
     known = sorted(timed_sizes(hit.evidence), key=lambda one: int(one["m"]))
     return all(
         hit.at(one["m"]) == ATEN
+        or one["m"] - CLOSE <= before["m"]
         or _is_no_slower(one["expected_us"], before["expected_us"] * before["speedup"], ask.policy)
         for before, one in pairwise(known)
     )
@@ -88,7 +89,8 @@ def joinable(ask: Ask) -> bool:
 
 def rows(ask: Ask) -> tuple[list[int], set[int]]:
     """Return the M that may decide, in order, and those among them that decide only if they are decided or a library's
-    algorithm serves the next one. Others are the ends of the range, powers of two, and the hint."""
+    algorithm serves the next one. The rest, which always decide, are the ends of the range, powers of two, and the
+    hint."""
     whole = {problem.m for problem in symbolic.sizes(ask)}
     between = {3 * m // 2 for m in whole if m >= BETWEEN and m & (m - 1) == 0 and 3 * m // 2 < max(whole)} - whole
     return sorted(whole | between), between
@@ -116,12 +118,9 @@ def _sizes(ask: Ask) -> list[Size]:
     found: list[Size] = []
     for m in reversed(numbers):
         top = m if m != numbers[-1] else None if high is None else max(high, m)
-        if m not in between:
-            found.append(size_of(ask, m, (below[m], top)))
-            continue
         one = size_of(ask, m, (below[m], top))
         # A library's algorithm is chosen for one size, and its time at a smaller one is unknown.
-        if one.decided or found[-1].config.spec.library:
+        if m not in between or one.decided or found[-1].config.spec.library:
             found.append(one)
     return found[::-1]
 
@@ -144,36 +143,43 @@ def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Ste
     }  # fmt: skip
     if ask.policy.confirm:
         evidence["unmeasured"] = list(_unmeasured(sizes, intervals))
-    branches = _branches(sizes, intervals)
+    between = _left_to_aten(sizes, intervals) if lowering.joins(ATEN, ask.problem) else []
+    evidence |= {ATEN_BETWEEN: between} if between else {}
+    branches = _branches(sizes, intervals, between)
     rung = max(rungs, key=RUNGS.index)
     hit = Hit(rung, config, ratio * aten_us, 1 / ratio, hits[0].table, evidence, branches)
     told = ", ".join(f"{one.config.name} up to m={sizes[one.last].problem.m}" for one in intervals)
+    told += f"; ATen between {len(between)} of the sizes" if between else ""
     return Step("range", hit, f"as for fixed sizes: {told}", evidence)
 
 
-def _branches(sizes: Sequence[Size], intervals: Sequence[Interval]) -> Branches:
-    """Return the config of each part of the range with the largest M that it serves; empty for a single part. Between
-    two sizes, a config serves what it serves at the larger one only if it cannot be slower than ATen there."""
-    last, fills = sizes[-1].problem.m, lowering.joins(ATEN, sizes[0].problem)
-    parts: list[tuple[int, Config]] = []
-    for place, size in enumerate(sizes):
-        config, m, before = served(intervals, place), size.problem.m, sizes[place - 1]
-        apart = place and fills and config != ATEN and m - CLOSE > before.problem.m
-        if apart and not _holds_down_to(before, size, config):
-            parts.append((m - CLOSE, ATEN))
-        parts.append((m, config))
-    merged = [one for one, after in zip(parts, [*parts[1:], None], strict=True) if after is None or one[1] != after[1]]
-    limits = [m if m < last else None for m, _ in merged]
-    return tuple(zip(limits, (config for _, config in merged), strict=True)) if len(merged) > 1 else ()
+def _left_to_aten(sizes: Sequence[Size], intervals: Sequence[Interval]) -> list[list[int]]:
+    """Return the first and the last M of each part between two sizes that ATen serves: where the config of the larger
+    one may be slower than ATen. CLOSE rows are left to the config."""
+    found = []
+    for place, (before, size) in enumerate(pairwise(sizes), 1):
+        config, last = served(intervals, place), size.problem.m - CLOSE
+        if config != ATEN and last > before.problem.m and not _holds_down_to(before, size, config):
+            found.append([before.problem.m + 1, last])
+    return found
 
 
 def _holds_down_to(before: Size, size: Size, config: Config) -> bool:
-    """Return whether a config is at least as fast as ATen at all sizes down to the one `before`: fewer rows take
-    neither of them longer, and with those of `before`, ATen takes as long as the config with those of `size`."""
+    """Return whether a config is expected to be no slower than ATen at any size down to the one `before`. Few kernels
+    take longer with fewer rows: so it is if it takes no longer at `size` than ATen at `before`."""
     log, aten_us, least = size.log_ratio(config, math.inf), size.aten_us, before.aten_us
     if log is None or aten_us is None or least is None:
         return False
     return _is_no_slower(math.exp(log) * aten_us, least, size.at.policy)
+
+
+def _branches(sizes: Sequence[Size], intervals: Sequence[Interval], between: Sequence[Sequence[int]]) -> Branches:
+    """Return the config of each part of the range with the largest M that it serves; empty for a single part.
+    `between`: the parts that ATen serves between sizes."""
+    parts = [(size.problem.m, served(intervals, place)) for place, size in enumerate(sizes)]
+    parts = sorted([*parts, *((last, ATEN) for _, last in between)], key=lambda part: part[0])
+    kept = [one for one, after in pairwise(parts) if one[1] != after[1]]
+    return (*kept, (None, parts[-1][1])) if kept else ()
 
 
 def _is_no_slower(us: float, aten_us: float, policy: Policy) -> bool:

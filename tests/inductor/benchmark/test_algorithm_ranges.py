@@ -17,7 +17,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from gemmdb.hit import Hit
-from gemmdb.inductor.benchmark import algorithm_ranges
+from gemmdb.inductor.benchmark import algorithm_ranges, limits
+from gemmdb.inductor.benchmark.limits import BUDGET
 from gemmdb.inductor.decide import deciding
 from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.entry.table_session import TableSession
@@ -131,7 +132,45 @@ def test_rows_that_are_no_size_of_an_input_are_left_alone(clock: Any) -> None:
 
 
 def test_a_failure_leaves_the_decision(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithm_ranges, "_run", lambda jobs: 1 / 0)
+    monkeypatch.setattr(algorithm_ranges, "_run", lambda *_: 1 / 0)
     pair = of()
     assert list(algorithm_ranges.divided([pair])) == [pair]
     assert "division by zero" in str(JOURNAL.errors)
+
+
+def test_equal_gemms_are_timed_once_and_count_together(clock: Any) -> None:
+    (node, first), (_, second) = of(n=2048, k=4096), of(n=2048, k=4096)
+    both = [one for _, one in algorithm_ranges.divided([(node, first), (node, second)])]
+    alone = len(rows(clock))
+    assert len(set(rows(clock))) == alone > 1
+    assert both[0].branches == both[1].branches
+    assert [one.entry for one in both] == [first.entry, second.entry]
+
+
+def test_a_forced_config_is_not_searched(clock: Any) -> None:
+    node, decision = of()
+    forced = replace(decision, event=replace(decision.event, rung="forced"))
+    assert after((node, forced)) is forced
+    assert rows(clock) == []
+
+
+def test_without_a_table_to_store_them_nothing_is_timed(clock: Any) -> None:
+    node, decision = of()
+    apart = replace(decision, session=decision.session.variant(user_table=None))
+    assert after((node, apart)) is apart
+    assert rows(clock) == []
+
+
+def test_what_could_not_be_stored_is_not_timed_again_in_this_process(
+    clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(algorithm_ranges, "store", lambda *_: None)
+    for _ in range(3):
+        after(of())
+    assert len(rows(clock)) == len(set(rows(clock)))
+
+
+def test_the_budget_of_one_confirmation_is_left(clock: Any) -> None:
+    BUDGET.spend(limits.allowed_s(POLICY) - POLICY.confirm_s + 0.5)
+    after(of())
+    assert rows(clock) == []

@@ -101,11 +101,11 @@ def test_savings_at_different_sizes_compare_by_the_time_that_a_gemm_takes_there(
 def test_what_needs_no_confirming_takes_the_place_of_what_was_lost():
     found, branches = after(((32, ATEN), (None, ONE)), 128)
     assert branches == ((16, ONE), (32, ATEN), (128, ONE), (None, ATEN))
-    assert kernels(found) == [([2, 16], ONE), ([], ATEN), ([64, 128], ONE), ([256, 512], ATEN)]
+    assert kernels(found) == [([2, 16], ONE), ([64, 128], ONE), ([256, 512], ATEN)]
     assert found.config == ONE
     assert found.event.note == "not confirmed: cublaslt:matmul at m=128: it takes longer"
     # A part that is as before keeps its figures.
-    assert [one.get("mean_gain") for one in found.event.evidence["kernels"]] == [0.1, None, None, 0.0]
+    assert [one.get("mean_gain") for one in found.event.evidence["kernels"]] == [0.1, None, 0.0]
 
 
 def test_parts_of_one_node_get_no_kernel_that_cannot_share_it():
@@ -118,6 +118,30 @@ def test_without_any_confirmed_part_the_answer_is_what_needs_no_confirming():
     found, branches = after(((None, CUTLASS),), 16, 128)
     assert branches == ((None, CUTLASS),)
     assert (found.config, kernels(found)) == (CUTLASS, [([2, 16, 64, 128, 256, 512], CUTLASS)])
+
+
+@pytest.mark.parametrize(
+    ("lost", "branches"),
+    [
+        ((), ((16, ONE), (56, ATEN), (64, ONE), (120, ATEN), (128, ONE), (None, ATEN))),
+        ((64,), ((None, ATEN),)),
+    ],
+)
+def test_parts_of_one_kernel_with_aten_between_are_confirmed_together(lost: tuple[int, ...], branches: Branches):
+    """ATen gets 17 to 56 and 65 to 120 rows. One trial at the largest size, and one at the hint."""
+    own: Branches = ((16, ONE), (56, ATEN), (64, ONE), (120, ATEN), (128, ONE), (None, ATEN))
+    whole = decided(((None, ATEN),), [(m, ONE, 50.0) for m in (16, 64, 128)])
+    event = replace(whole.event, evidence={**whole.event.evidence, "aten_between": [[17, 56], [65, 120]]})
+    whole = replace(whole, branches=own, event=event, config=ONE)
+    parts = at_rows.parts(whole)
+    assert [part.problem.m for part in parts] == [64, 128]
+    timed = []
+    for part in parts:
+        event = replace(part.event, evidence={"confirmed": {}})
+        slow = replace(part, config=ATEN, event=replace(event, note="it takes longer"))
+        timed.append((part, slow if part.problem.m in lost else replace(part, event=event)))
+    found = at_rows.joined(whole, timed)
+    assert (found.branches or ((None, found.config),)) == branches
 
 
 def test_aten_alone_is_no_kernel_of_a_table():
