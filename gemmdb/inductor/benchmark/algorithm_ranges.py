@@ -79,7 +79,8 @@ def divided(pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decisi
         if not symbolic or algorithm_rules.device_rejection(symbolic[0][1].query.device):
             return pairs
         with BUDGET.spending():
-            timed = _run(_jobs(symbolic), symbolic[0][1].session)
+            jobs = _jobs(symbolic)
+            timed = _run(jobs, symbolic[0][1].session) if jobs else set()
         return [(node, deciding.decide_anew(one) if one.entry in timed else one) for node, one in pairs]
     except Exception as error:
         JOURNAL.failure(NAME, error)
