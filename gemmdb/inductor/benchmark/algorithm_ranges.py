@@ -27,8 +27,6 @@ from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match.fx import Unsupported
 from gemmdb.inductor.observe.journal import JOURNAL, Event
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.lookup.acceptance import by_rows
-from gemmdb.lookup.acceptance.size import MOST_ROWS
 from gemmdb.table.measurement import Measurement
 
 log = logging.getLogger("gemmdb")
@@ -131,6 +129,9 @@ def _jobs(pairs: Sequence[tuple[Any, Decision]]) -> list[SizeJob]:
 
 def _sizes(decision: Decision, wholes: frozenset[object]) -> Iterator[_Size]:
     """Yield the sizes of a range at which an algorithm may be faster and a search pays off."""
+    from gemmdb.lookup.acceptance import by_rows  # Not before it is needed: enabling imports this module.
+    from gemmdb.lookup.acceptance.size import MOST_ROWS
+
     ask = payoff.ask_of(decision.session, decision.query)
     if not by_rows.joinable(ask):
         return
