@@ -17,7 +17,7 @@ from gemmdb.inductor.benchmark import algorithm_rules, at_rows, limits, payoff
 from gemmdb.inductor.benchmark.algorithm_jobs import NAME, SearchJob, operands_of
 from gemmdb.inductor.benchmark.algorithm_trial import Operands
 from gemmdb.inductor.benchmark.algorithms import is_known, remember
-from gemmdb.inductor.benchmark.limits import BUDGET, Extent, TrialLimit
+from gemmdb.inductor.benchmark.limits import BUDGET, TrialLimit
 from gemmdb.inductor.benchmark.storing import store
 from gemmdb.inductor.benchmark.trial import Untimed
 from gemmdb.inductor.decide import deciding
@@ -25,48 +25,44 @@ from gemmdb.inductor.decide.decision import Decision
 from gemmdb.inductor.decide.session import Session
 from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match.fx import Unsupported
-from gemmdb.inductor.observe.journal import JOURNAL, Event
+from gemmdb.inductor.observe.journal import JOURNAL
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.table.measurement import Measurement
 
 log = logging.getLogger("gemmdb")
 
 
-class SizeJob(SearchJob):
-    """GEMMs of one graph at one size of their ranges. `wholes`: the entries of the decisions for the ranges."""
-
-    def __init__(self, operands: Operands) -> None:
-        super().__init__(operands)
-        self.wholes, self.is_hint, self.worth_us = set[object](), False, 0.0
-
-    def add_size(self, size: _Size) -> None:
-        """Add GEMMs with the same range."""
-        self.add(size.decision)
-        self.wholes |= size.wholes
-        self.is_hint |= size.is_hint
-        self.worth_us += size.worth_us
-
-    @property
-    def order(self) -> tuple[bool, float]:
-        """Jobs at a hint come first, then those that may save most."""
-        return not self.is_hint, -self.worth_us
-
-    @property
-    def extent(self) -> Extent | None:
-        """How much is searched, None if no search pays off."""
-        return limits.search_extent(self.worth_us, self.policy)
-
-
 @dataclass(frozen=True)
 class _Size:
-    """Equal GEMMs at one size of their range: a decision for that size, and the entries of those for the range.
-    `worth_us`: their microseconds with ATen, times the share of the calls that have the size. The hint may be the only
-    size that runs, and counts in full."""
+    """Equal GEMMs at one size of their range: a decision for that size, and the entries of those for the range. `us`:
+    their microseconds with ATen, times the share of the calls that have the size. The hint may be the only size that
+    runs, and counts in full."""
 
     decision: Decision
     wholes: frozenset[object]
     is_hint: bool
-    worth_us: float
+    us: float
+
+
+class SizeJob(SearchJob):
+    """GEMMs of one graph at one size of their ranges. `wholes`: the entries of the decisions for the ranges. `us`: that
+    of its sizes."""
+
+    def __init__(self, operands: Operands) -> None:
+        super().__init__(operands)
+        self.wholes, self.is_hint = set[object](), False
+
+    def add_size(self, size: _Size) -> None:
+        """Add GEMMs with the same range."""
+        self.decisions.append(size.decision)
+        self.wholes |= size.wholes
+        self.is_hint |= size.is_hint
+        self.us += size.us
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """Jobs at a hint come first, then those that may save most."""
+        return not self.is_hint, -self.us
 
 
 def divided(pairs: Sequence[tuple[Any, Decision]]) -> Sequence[tuple[Any, Decision]]:
@@ -100,7 +96,8 @@ def _run(jobs: Sequence[SizeJob], session: Session) -> set[object]:
     limit, rows, timed = TrialLimit(session.policy), list[Measurement](), set[object]()
     most_s = BUDGET.left_s(session.policy) - session.policy.confirm_s
     for job in sorted(jobs, key=lambda job: job.order):
-        if (extent := job.extent) is None or is_known(job) or not limit.may_begin() or limit.spent_s() > most_s:
+        extent = limits.search_extent(job.us, job.policy)
+        if extent is None or is_known(job) or not limit.may_begin() or limit.spent_s() > most_s:
             continue
         before = len(rows)
         remember(job, job.search(rows, extent))
@@ -143,20 +140,15 @@ def _sizes(decision: Decision, wholes: frozenset[object]) -> Iterator[_Size]:
         if rows > MOST_ROWS or (config != ATEN and rows not in guessed):
             continue
         part, is_hint = _at(decision, rows, config, facts.get(rows, {})), rows == decision.problem.m
-        worth_us = len(wholes) * algorithm_rules.aten_us(part) * (1.0 if is_hint else 1 / len(numbers))
-        if limits.search_extent(worth_us, decision.session.policy) is not None:
-            yield _Size(part, wholes, is_hint, worth_us)
+        us = len(wholes) * algorithm_rules.aten_us(part) * (1.0 if is_hint else 1 / len(numbers))
+        if limits.search_extent(us, decision.session.policy) is not None:  # Operands take longer to make.
+            yield _Size(part, wholes, is_hint, us)
 
 
 def _at(decision: Decision, rows: int, config: Config, facts: Mapping[str, Any]) -> Decision:
     """Return the decision for one size. `facts`: what is known of its config there."""
-    problem = decision.problem.resized(rows, decision.problem.n, decision.problem.k)
-    query = replace(decision.query, problem=problem, ranges={})
     us, speedup, rung = facts.get("expected_us"), facts.get("speedup"), "near"
     if config == ATEN:  # Also in place of a kernel that cannot be lowered.
         us, speedup, rung = us and speedup and us * speedup, us and 1.0, facts.get("rung") or "aten"
-    event = Event(
-        problem.text, rung, config.text, query.device.text, expected_us=us, speedup=speedup,
-        disturbed=decision.event.disturbed,
-    )  # fmt: skip
-    return replace(decision, query=query, config=config, event=event, branches=(), refused=False, entry=object())
+    found = at_rows.at_size(decision, rows, config, rung=rung, expected_us=us, speedup=speedup, note="")
+    return replace(found, refused=False)

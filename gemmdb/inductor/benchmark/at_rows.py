@@ -41,17 +41,18 @@ def parts(decision: Decision, times: int = 1) -> list[Decision]:
     how often the graph has the GEMM."""
     if not unmeasured(decision):
         return [decision]
-    found = []
-    for one in _decisive(decision, times):
-        problem = decision.problem.resized(one["m"], decision.problem.n, decision.problem.k)
-        event = replace(
-            decision.event, problem=problem.text, config=one["config"], expected_us=one["us"], speedup=one["speedup"],
-            evidence={}, ranges={},
-        )  # fmt: skip
-        query = replace(decision.query, problem=problem, ranges={})
-        config = Config.parse(one["config"])
-        found.append(replace(decision, query=query, config=config, event=event, branches=(), entry=object()))
-    return found
+    return [
+        at_size(decision, one["m"], Config.parse(one["config"]), expected_us=one["us"], speedup=one["speedup"])
+        for one in _decisive(decision, times)
+    ]
+
+
+def at_size(decision: Decision, rows: int, config: Config, **facts: Any) -> Decision:
+    """Return the decision for a config at a fixed size. `facts`: of its event, such as its time there."""
+    problem = decision.problem.resized(rows, decision.problem.n, decision.problem.k)
+    event = replace(decision.event, problem=problem.text, config=config.text, evidence={}, ranges={}, **facts)
+    query = replace(decision.query, problem=problem, ranges={})
+    return replace(decision, query=query, config=config, event=event, branches=(), entry=object())
 
 
 def weight(decision: Decision, part: Decision) -> float:

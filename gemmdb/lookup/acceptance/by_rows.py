@@ -60,9 +60,10 @@ def _joined(ask: Ask, other: Step) -> Step | None:
     intervals = symbolic.divide(sizes, needs, _limits(ask), MOST_KERNELS)
     if not intervals or {one.config for one in intervals} == {ATEN}:
         return None
-    if other.hit is None or not _holds(ask, other.hit):
-        return _step(ask, sizes, intervals)
-    return None if _total(sizes, other.hit) <= sum(one.total for one in intervals) else _step(ask, sizes, intervals)
+    ours = sum(one.total for one in intervals)
+    if other.hit is not None and _holds(ask, other.hit) and _total(sizes, other.hit) <= ours:
+        return None
+    return _step(ask, sizes, intervals)
 
 
 def _holds(ask: Ask, hit: Hit) -> bool:
