@@ -20,16 +20,19 @@ from gemmdb.lookup.acceptance.extern import unmeasured
 from gemmdb.lookup.acceptance.ranges import ranged
 from gemmdb.lookup.acceptance.size import MOST_ROWS, Size, size_of
 from gemmdb.lookup.ask import Ask, Step
+from gemmdb.lookup.other_epilogue import stand_ins
 from gemmdb.lookup.prediction import remembered
 from gemmdb.lookup.symbolic import Interval
 from gemmdb.settings import Policy
+from gemmdb.table.reader import Table
 
-MOST_KERNELS = 16
+MOST_KERNELS = 32
 """Maximum number of intervals of one range, without those that ATen gets between sizes. Each costs a comparison per
-call, and a compile if its kernel serves no other interval. With 12, open ranges lose up to 5% at sizes that a compile
-for that size alone serves."""
-SHARED_LOSS = 0.1
-"""What fewer kernels may lose in the mean, as a share of `Policy.range_regret`."""
+call, and a compile if its kernel serves no other interval."""
+MOST_LISTED = 64
+"""Maximum number of sizes that decide because a table lists them."""
+SHARED_LOSS = 2.0
+"""What fewer kernels may lose, summed over the sizes, as a multiple of `Policy.range_regret`."""
 CLOSE = 8
 """A config that is faster than ATen at a size serves so many rows down from there in any case: engines pad to
 multiples of eight."""
@@ -57,7 +60,7 @@ def _joined(ask: Ask, other: Step) -> Step | None:
     if configs == {ATEN}:
         return None
     needs = configs if lowering.joins(ATEN, ask.problem) else configs - {ATEN}
-    intervals = symbolic.divide(sizes, needs, _limits(ask), MOST_KERNELS)
+    intervals = symbolic.divide(sizes, needs, _limits(ask, len(sizes)), MOST_KERNELS)
     if not intervals or {one.config for one in intervals} == {ATEN}:
         return None
     ours = sum(one.total for one in intervals)
@@ -90,11 +93,21 @@ def joinable(ask: Ask) -> bool:
 
 def rows(ask: Ask) -> tuple[list[int], set[int]]:
     """Return the M that may decide, in order, and those among them that decide only if they are decided or a library's
-    algorithm serves the next one. The rest, which always decide, are the ends of the range, powers of two, and the
-    hint."""
+    algorithm serves the next one. The rest, which always decide, are the ends of the range, powers of two, the hint,
+    and those multiples of CLOSE that a table lists."""
     whole = {problem.m for problem in symbolic.sizes(ask)}
-    between = {3 * m // 2 for m in whole if m >= BETWEEN and m & (m - 1) == 0 and 3 * m // 2 < max(whole)} - whole
-    return sorted(whole | between), between
+    listed = {m for m in _listed(ask) if min(whole) < m < max(whole) and m % CLOSE == 0}
+    between = {3 * m // 2 for m in whole if m >= BETWEEN and m & (m - 1) == 0 and 3 * m // 2 < max(whole)}
+    return sorted(whole | listed | between), between - whole - listed
+
+
+def _listed(ask: Ask) -> set[int]:
+    """Return the M of the GEMMs with the same N and K that tables have a verdict on, with the same epilogue or one that
+    stands for it."""
+    alike = (ask.problem, *stand_ins(ask.problem, ask.device.kind))
+    args, columns = (ask.device, ask.query.l2, MOST_LISTED, (math.inf, 1.0, 1.0)), (ask.problem.n, ask.problem.k)
+    found = (one for like in alike for table in ask.tables for one in ask.read(Table.neighbours, table, like, *args) or ())
+    return {one.m for one in found if (one.n, one.k) == columns}
 
 
 def _total(sizes: Sequence[Size], hit: Hit) -> float:
@@ -106,9 +119,9 @@ def _total(sizes: Sequence[Size], hit: Hit) -> float:
     return sum(one.log_ratio(config, math.inf) or 0.0 for one, config in pairs)
 
 
-def _limits(ask: Ask) -> symbolic.Limits:
+def _limits(ask: Ask, sizes: int) -> symbolic.Limits:
     regret = ask.policy.range_regret
-    return symbolic.Limits(required_gain(ask.policy, None), regret, SHARED_LOSS * regret)
+    return symbolic.Limits(required_gain(ask.policy, None), regret, SHARED_LOSS * regret / sizes)
 
 
 def _sizes(ask: Ask) -> list[Size]:

@@ -112,15 +112,13 @@ def _unfused(scheduling: Any, chosen: Chosen, part: Part, nodes: tuple[Any, Sequ
 
 
 def _write(wrapper: Any, chosen: Chosen, write: Callable[[Part], None]) -> None:
-    """Write all parts, each in a branch of its own. Templates come first: what they do not store is known then."""
-    limits = [None, *(part.limit for part in chosen.parts)]
-    parts = sorted(zip(limits[:-1], chosen.parts, strict=True), key=lambda pair: not pair[1].template)
+    """Write all kernels, each in a branch of its own. Templates come first: what they do not store is known then. ATen
+    comes last: it often has the most ranges, and the last branch needs no test."""
+    branches = sorted(_branches(chosen), key=lambda one: (not one[1].template, isinstance(one[1].kernel, Aten)))
     rows, cpp = wrapper.codegen_sizevar(chosen.rows), V.graph.cpp_wrapper
-    for place, (above, part) in enumerate(parts):
-        tests = [f"{rows} > {above}"] if above is not None else []
-        tests += [f"{rows} <= {part.limit}"] if part.limit is not None else []
-        test = (" && " if cpp else " and ").join(tests)
-        last = place == len(parts) - 1
+    for place, (ranges, part) in enumerate(branches):
+        test = (" || " if cpp else " or ").join(_test(rows, *one, cpp) for one in ranges)
+        last = 0 < place == len(branches) - 1
         word = "else" if last else ("if" if place == 0 else "else if" if cpp else "elif")
         begin = word if last else f"{word} ({test})" if cpp else f"{word} {test}"
         scope = Scope(wrapper)
@@ -128,6 +126,35 @@ def _write(wrapper: Any, chosen: Chosen, write: Callable[[Part], None]) -> None:
         with scope:
             write(part)
         wrapper.writeline(_End(scope, "}" if cpp else ""))
+
+
+def _branches(chosen: Chosen) -> list[tuple[list[_Rows], Part]]:
+    """Return the parts with the rows that they compute. Parts that call the same algorithm, or ATen, are one."""
+    found: list[tuple[list[_Rows], Part]] = []
+    above: int | None = None
+    for part in chosen.parts:
+        same = next((ranges for ranges, one in found if not one.template and one.kernel == part.kernel), None)
+        if same is None:
+            found.append(([(above, part.limit)], part))
+        elif same[-1][1] == above:
+            same[-1] = same[-1][0], part.limit
+        else:
+            same.append((above, part.limit))
+        above = part.limit
+    return found
+
+
+_Rows = tuple[int | None, int | None]
+"""The largest number of rows below a part, and its own largest."""
+
+
+def _test(rows: str, above: int | None, limit: int | None, cpp: bool) -> str:
+    """Return the test whether there are more than `above` rows and at most `limit`."""
+    if above is not None and limit is not None and not cpp:
+        return f"{above} < {rows} <= {limit}"
+    tests = [f"{rows} > {above}"] if above is not None else []
+    tests += [f"{rows} <= {limit}"] if limit is not None else []
+    return " && ".join(tests) or "1"
 
 
 def _call(wrapper: Any, chosen: Chosen, part: Part, node: Any) -> None:
