@@ -37,6 +37,8 @@ ROWS = (
 )  # fmt: skip
 RESIDUAL_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096)
 """M of the preset `residual`: what ranges of M are looked up at, and sizes between."""
+MORE_RESIDUAL_ROWS = (40, 56, 80, 112, 144, 160, 176, 224, 288, 320, 448, 640, 768, 1536, 3072)
+"""M of LEADING layers that the preset lists after all others, so that ranges lose less between the sizes above."""
 HEAD_ROWS = (17, 24, 32, 48, 64)
 """M of an lm_head, which runs on the last token of each sequence only."""
 IMAGE_ROWS = (197, 257, 394, 577, 729, 1154, 1576, 2056)
@@ -100,13 +102,18 @@ def text(found: Series, description: str) -> str:
 
 def problems(residual: bool = False) -> Series:
     """All problems as items of a shapes file, distinct, in the order of the preset `dense` or `residual`."""
-    every = residuals() if residual else every_series()
+    every = (residuals(), more_residuals()) if residual else (every_series(),)
+    return list({json.dumps(item): item for part in every for item in spread(part)}.values())
+
+
+def spread(every: Iterable[Series]) -> Series:
+    """The problems of several series in an order any prefix of which is a spread over them."""
     placed = sorted(
         ((place(index, number), number, index, item) for number, series in enumerate(every)
          for index, item in enumerate(series)),
         key=lambda one: one[:3],
     )  # fmt: skip
-    return list({json.dumps(item): item for *_, item in placed}.values())
+    return [item for *_, item in placed]
 
 
 def place(index: int, number: int) -> float:
@@ -147,6 +154,14 @@ def residuals() -> Iterator[Series]:
     for number, layer in enumerate(listed):
         if layer.role == "residual" and not layer.bias:
             yield series(layer, RESIDUAL_ROWS if layer in leading else every(2, RESIDUAL_ROWS, number), bias="full")
+
+
+def more_residuals() -> Iterator[Series]:
+    """The series of LEADING layers that are added to a residual, at further M."""
+    leading = layers_of([(models.DECODERS | models.OTHERS)[name] for name in LEADING])
+    for layer in leading:
+        if layer.role == "residual" and not layer.bias:
+            yield series(layer, MORE_RESIDUAL_ROWS, bias="full")
 
 
 def series(layer: Layer, rows: Iterable[int], **flags: str) -> Series:
