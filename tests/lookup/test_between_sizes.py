@@ -18,7 +18,8 @@ from gemmdb.lookup import answer
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 
-TILE, FIRST, SECOND = make("tile"), algorithm(), algorithm(tile=18)
+TILE, FIRST, SECOND, SEVERAL = make("tile"), algorithm(tile=19), algorithm(tile=23), algorithm(tile=18)
+"""The tiles of the first two algorithms have 256 rows, those of the last have 64."""
 POLICY = Policy(on_miss="aten", near=False, sku=False, model=False, captured=True)
 SIZES = (64, 96, 128, 192, 256)
 STEPS = (10.0, 10.0, 20.0, 20.0, 40.0)
@@ -43,6 +44,31 @@ def test_a_kernel_serves_all_rows_down_to_where_aten_takes_as_long(lab: Any, con
     """With 97 rows ATen takes 10 us at least, and the kernel as long at most."""
     assert asked(lab, {config: (0.5,) * 5}).branches == ()
     assert asked(lab, {config: (0.5,) * 5}).config == config
+
+
+def test_an_algorithm_with_several_tiles_along_m_serves_eight_rows_down(lab: Any) -> None:
+    """If the last has fewer rows, they may read the weight one after the other."""
+    slower: Branches = ((64, SEVERAL), (88, ATEN), (96, SEVERAL), (120, ATEN), (128, SEVERAL), (184, ATEN))
+    slower = (*slower, (192, SEVERAL), (248, ATEN), (None, SEVERAL))
+    assert asked(lab, {SEVERAL: (0.5,) * 5}).branches == slower
+    along_m = algorithm(tile=18, cluster=8)
+    assert asked(lab, {along_m: (0.5,) * 5}).config == along_m
+    assert asked(lab, {along_m: (0.5,) * 5}).branches == ()
+
+
+def test_sizes_that_a_table_lists_decide(lab: Any) -> None:
+    """Engines run every multiple of eight."""
+    first = Problem.gemm("mm", m=64, n=1024, k=1024)
+    ratios = {64: 1.2, 96: 1.2, 128: 1.2, 160: 0.6, 162: 0.5, 192: 1.2, 256: 1.2}
+    rows = [
+        row for m, ratio in ratios.items()
+        for row in lab.rows(first.resized(m, 1024, 1024), {TILE: ratio}, aten_us=20.0, device=H200, clock="graph")
+    ]  # fmt: skip
+    rows += lab.rows(first.resized(144, 2048, 1024), {TILE: 0.5}, aten_us=20.0, device=H200, clock="graph")
+    found = answer(Query(first, H200, {"m": (64, 256)}), lab.catalog(rows), POLICY)
+    assert found is not None
+    assert found.branches == ((128, ATEN), (160, TILE), (None, ATEN))
+    assert [one["m"] for one in found.evidence["sizes"]] == [64, 96, 128, 160, 192, 256]
 
 
 @pytest.mark.parametrize("config", [TILE, FIRST])

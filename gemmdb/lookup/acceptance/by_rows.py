@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from gemmdb.cublaslt import tiles
 from gemmdb.hit import ATEN_BETWEEN, RUNGS, Branches, Hit, timed_sizes
+from gemmdb.kernels import cublaslt
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.lookup import lowering, symbolic
 from gemmdb.lookup.acceptance import required_gain
@@ -78,7 +80,10 @@ def _holds(ask: Ask, hit: Hit) -> bool:
     return all(
         hit.at(one["m"]) == ATEN
         or one["m"] - CLOSE <= before["m"]
-        or _is_no_slower(one["expected_us"], before["expected_us"] * before["speedup"], ask.policy)
+        or (
+            _takes_no_longer_with_fewer_rows(hit.at(one["m"]), one["m"])
+            and _is_no_slower(one["expected_us"], before["expected_us"] * before["speedup"], ask.policy)
+        )
         for before, one in pairwise(known)
     )
 
@@ -179,12 +184,18 @@ def _left_to_aten(sizes: Sequence[Size], intervals: Sequence[Interval]) -> list[
 
 
 def _holds_down_to(before: Size, size: Size, config: Config) -> bool:
-    """Return whether a config is expected to be no slower than ATen at any size down to the one `before`. Few kernels
-    take longer with fewer rows: so it is if it takes no longer at `size` than ATen at `before`."""
+    """Return whether a config is expected to be no slower than ATen at any size down to the one `before`: if it takes
+    no longer at `size` than ATen at `before`, and no longer with fewer rows."""
     log, aten_us, least = size.log_ratio(config, math.inf), size.aten_us, before.aten_us
     if log is None or aten_us is None or least is None:
         return False
+    if not _takes_no_longer_with_fewer_rows(config, size.problem.m):
+        return False
     return _is_no_slower(math.exp(log) * aten_us, least, size.at.policy)
+
+
+def _takes_no_longer_with_fewer_rows(config: Config, m: int) -> bool:
+    return config.backend != "cublaslt" or tiles.reads_once(cublaslt.attributes(config), m)
 
 
 def _branches(sizes: Sequence[Size], intervals: Sequence[Interval], between: Sequence[Sequence[int]]) -> Branches:
