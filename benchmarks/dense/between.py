@@ -4,10 +4,10 @@
 
 Each pair of sizes is one GEMM with two numbers of rows within a factor of two, where a kernel is the fastest and at
 least 2% faster than ATen with more rows, and was timed with fewer, perhaps by a short estimate alone. A pair is `safe`
-if the kernel takes no longer with more rows than ATen with fewer, and if it is an algorithm of cuBLASLt, its tiles along
-M surely read the weight together (`gemmdb.cublaslt.tiles.reads_once`). `slower` is the share of pairs where the kernel
-is over 2% and over 5% slower than ATen with fewer rows. So a symbolic compile serves a kernel between two sizes only if
-that is safe (`gemmdb.lookup.acceptance.by_rows`).
+if the kernel takes no longer with more rows than ATen with fewer, and no longer with fewer rows than with more: an
+algorithm of cuBLASLt may (`gemmdb.cublaslt.tiles.reads_once`). `slower` is the share of pairs where the kernel is over
+2% and over 5% slower than ATen with fewer rows. So a symbolic compile serves a kernel between two sizes only if that is
+safe (`gemmdb.lookup.acceptance.by_rows`).
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def test_no_certain_answer_of_rung_sku_is_slower_on_an_h100() -> None:
 
 
 def test_few_certain_answers_from_rows_without_the_epilogue_are_slower() -> None:
-    """Two of grouped_mm with 256 rows, by short estimates: 0.80x and 0.86x of ATen, where 128 and 512 rows take less."""
+    """Two of grouped_mm with 256 rows, by short estimates: 0.80x and 0.86x of ATen. 128 and 512 rows take less."""
     found = light.figures()
     assert {op: ways["certain"]["slower"] for op, ways in found.items() if "certain" in ways} == {
         "addmm": 0, "all": 2, "grouped_mm": 2, "mixed_mm": 0, "mm": 0, "scaled_mm": 0,

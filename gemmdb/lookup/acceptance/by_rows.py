@@ -111,7 +111,9 @@ def _listed(ask: Ask) -> set[int]:
     stands for it."""
     alike = (ask.problem, *stand_ins(ask.problem, ask.device.kind))
     args, columns = (ask.device, ask.query.l2, MOST_LISTED, (math.inf, 1.0, 1.0)), (ask.problem.n, ask.problem.k)
-    found = (one for like in alike for table in ask.tables for one in ask.read(Table.neighbours, table, like, *args) or ())
+    found = (
+        one for like in alike for table in ask.tables for one in ask.read(Table.neighbours, table, like, *args) or ()
+    )
     return {one.m for one in found if (one.n, one.k) == columns}
 
 
