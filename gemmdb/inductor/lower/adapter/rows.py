@@ -133,7 +133,8 @@ def _branches(chosen: Chosen) -> list[tuple[list[_Rows], Part]]:
     found: list[tuple[list[_Rows], Part]] = []
     above: int | None = None
     for part in chosen.parts:
-        same = next((ranges for ranges, one in found if not one.template and one.kernel == part.kernel), None)
+        plain = isinstance(part.kernel, Aten | cublaslt.Kernel)  # Others hold nodes, which have no equality.
+        same = next((ranges for ranges, one in found if plain and one.kernel == part.kernel), None)
         if same is None:
             found.append(([(above, part.limit)], part))
         elif same[-1][1] == above:
