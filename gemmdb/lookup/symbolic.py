@@ -194,14 +194,30 @@ def divide(sizes: Sequence[Sized], configs: Collection[Config], limits: Limits, 
     Among splits within `shared` of the best, the one with the fewest intervals wins.
     """
     intervals = _best_of_each(sizes, configs, limits)
-    best: list[list[list[Interval] | None]] = [[[] if end == 0 else None for end in range(len(sizes) + 1)]]
+    best: list[list[_Chain | None]] = [[_Chain() if end == 0 else None for end in range(len(sizes) + 1)]]
     for _ in range(most):
-        best.append(_one_more(best[-1], intervals, len(sizes)))
+        best.append(_one_more(best[-1], intervals))
     whole = [divided for level in best if (divided := level[-1])]
     if not whole:
         return []
-    enough = min(map(_total, whole)) + math.log1p(limits.shared) * len(sizes)
-    return next(divided for divided in whole if _total(divided) <= enough)
+    enough = min(one.total for one in whole) + math.log1p(limits.shared) * len(sizes)
+    return next(divided for divided in whole if divided.total <= enough).intervals()
+
+
+class _Chain(NamedTuple):
+    """Intervals one after the other: the last, and those before it. `total`: the sum of theirs."""
+
+    total: float = 0.0
+    last: Interval | None = None
+    before: _Chain | None = None
+
+    def intervals(self) -> list[Interval]:
+        """Return the intervals, the first first."""
+        found, chain = list[Interval](), self
+        while chain.last is not None and chain.before is not None:
+            found.append(chain.last)
+            chain = chain.before
+        return found[::-1]
 
 
 def _best_of_each(
@@ -227,23 +243,17 @@ def _best_of_each(
     return found
 
 
-def _one_more(
-    before: list[list[Interval] | None], intervals: Mapping[tuple[int, int], Interval], count: int
-) -> list[list[Interval] | None]:
+def _one_more(before: list[_Chain | None], intervals: Mapping[tuple[int, int], Interval]) -> list[_Chain | None]:
     """Return the best splits of the first buckets into one more interval than in `before`, indexed by their end."""
-    after: list[list[Interval] | None] = [None] * (count + 1)
+    after: list[_Chain | None] = [None] * len(before)
     for (first, last), interval in intervals.items():
         start, end = before[first], after[last + 1]
-        if start is None or (start and start[-1].config == interval.config):
+        if start is None or (start.last is not None and start.last.config == interval.config):
             continue
-        divided = [*start, interval]
-        if end is None or _total(divided) < _total(end):
-            after[last + 1] = divided
+        total = start.total + interval.total
+        if end is None or total < end.total:
+            after[last + 1] = _Chain(total, interval, start)
     return after
-
-
-def _total(intervals: Iterable[Interval]) -> float:
-    return sum(interval.total for interval in intervals)
 
 
 def branches(buckets: Sequence[Sized], intervals: Sequence[Interval]) -> Branches:

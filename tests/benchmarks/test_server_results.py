@@ -31,6 +31,10 @@ def test_one_compile_for_all_sizes_keeps_what_the_page_says() -> None:
         said = symbolic.summary(found["rows"])
         assert f"static {static} of default mode, symbolic {one}" in said
         assert "slower than default mode: none" in said
+    before = document("symbolic-between-before.json.xz")["rows"]
+    assert "symbolic 1.021x" in symbolic.summary(before)
+    assert [f"{symbolic.gains(row)['symbolic']:.3f}x" for row in before if row["rows"] == 144] == ["0.852x"]
+    assert "were at 1.021x, and 144 rows at 0.852x" in WORDS
     assert "1.054x of default mode in the geometric mean, as do the compiles for each size" in WORDS
     assert "the one compile is at 1.057x, the compiles for each size at 1.070x" in WORDS
     more = {int(m): us["gemmdb"] - us["default"] for m, us in listed["host"].items()}

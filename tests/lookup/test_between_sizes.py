@@ -15,10 +15,13 @@ from gemmdb.hit import Branches, Hit
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer
+from gemmdb.lookup.acceptance import by_rows
+from gemmdb.lookup.ask import Ask
 from gemmdb.settings import Policy
 from gemmdb.table.catalog import Catalog
 
 TILE, FIRST, SECOND, SEVERAL = make("tile"), algorithm(tile=19), algorithm(tile=23), algorithm(tile=18)
+OTHER = make("tile", block_m=64, warps=8)
 """The tiles of the first two algorithms have 256 rows, those of the last have 64."""
 POLICY = Policy(on_miss="aten", near=False, sku=False, model=False, captured=True)
 SIZES = (64, 96, 128, 192, 256)
@@ -47,7 +50,7 @@ def test_a_kernel_serves_all_rows_down_to_where_aten_takes_as_long(lab: Any, con
 
 
 def test_an_algorithm_with_several_tiles_along_m_serves_eight_rows_down(lab: Any) -> None:
-    """If the last has fewer rows, they may read the weight one after the other."""
+    """If the last has fewer rows, they may read the weight one after the other. Up to 64 rows, few take longer."""
     slower: Branches = ((64, SEVERAL), (88, ATEN), (96, SEVERAL), (120, ATEN), (128, SEVERAL), (184, ATEN))
     slower = (*slower, (192, SEVERAL), (248, ATEN), (None, SEVERAL))
     assert asked(lab, {SEVERAL: (0.5,) * 5}).branches == slower
@@ -56,19 +59,84 @@ def test_an_algorithm_with_several_tiles_along_m_serves_eight_rows_down(lab: Any
     assert asked(lab, {along_m: (0.5,) * 5}).branches == ()
 
 
-def test_sizes_that_a_table_lists_decide(lab: Any) -> None:
-    """Engines run every multiple of eight."""
-    first = Problem.gemm("mm", m=64, n=1024, k=1024)
+def gemm(m: int, n: int = 1024, **rest: Any) -> Problem:
+    return Problem.gemm(rest.pop("op", "mm"), m=m, n=n, k=1024, **rest)
+
+
+def rows_of(lab: Any, problem: Problem, ratios: Mapping[Config, float]) -> list[Any]:
+    found: list[Any] = lab.rows(problem, ratios, aten_us=20.0, device=H200, clock="graph")
+    return found
+
+
+def found_for(lab: Any, rows: list[Any], problem: Problem, high: int = 256, policy: Policy = POLICY) -> Hit | None:
+    """The answer for 64 rows to `high`, with the hint of the problem."""
+    return answer(Query(problem, H200, {"m": (64, high)}), lab.catalog(rows), policy)
+
+
+@pytest.mark.parametrize("fusion", ["none", "pointwise:math"])
+def test_sizes_that_a_table_lists_decide(lab: Any, fusion: str) -> None:
+    """Engines run every multiple of eight. Rows without the epilogue list sizes, too."""
     ratios = {64: 1.2, 96: 1.2, 128: 1.2, 160: 0.6, 162: 0.5, 192: 1.2, 256: 1.2}
-    rows = [
-        row for m, ratio in ratios.items()
-        for row in lab.rows(first.resized(m, 1024, 1024), {TILE: ratio}, aten_us=20.0, device=H200, clock="graph")
-    ]  # fmt: skip
-    rows += lab.rows(first.resized(144, 2048, 1024), {TILE: 0.5}, aten_us=20.0, device=H200, clock="graph")
-    found = answer(Query(first, H200, {"m": (64, 256)}), lab.catalog(rows), POLICY)
+    rows = [row for m, ratio in ratios.items() for row in rows_of(lab, gemm(m), {TILE: ratio})]
+    rows += rows_of(lab, gemm(144, n=2048), {TILE: 0.5})
+    found = found_for(lab, rows, gemm(64, fusion=fusion))
     assert found is not None
     assert found.branches == ((128, ATEN), (160, TILE), (None, ATEN))
-    assert [one["m"] for one in found.evidence["sizes"]] == [64, 96, 128, 160, 192, 256]
+    sizes = [one["m"] for one in found.evidence["sizes"]]
+    assert set(sizes) == {64, 96, 128, 160, 192, 256}
+
+
+def test_a_single_kernel_does_not_serve_a_listed_size_where_it_is_slower(lab: Any) -> None:
+    """Without the row of 160, it serves the whole range."""
+    rows = [row for m in SIZES for row in rows_of(lab, gemm(m), {TILE: 0.5})]
+    alone = found_for(lab, rows, gemm(64))
+    assert alone is not None
+    assert (alone.config, alone.branches) == (TILE, ())
+    joined = found_for(lab, [*rows, *rows_of(lab, gemm(160), {TILE: 1.3, OTHER: 0.25})], gemm(64))
+    assert joined is not None
+    assert (joined.at(160), joined.at(128), joined.at(256)) == (OTHER, TILE, TILE)
+
+
+def test_a_kernel_that_was_not_timed_at_a_measured_size_does_not_serve_it(lab: Any) -> None:
+    """Its neighbours say that it is fast there."""
+    rows = [row for m in (64, 128, 192, 256) for row in rows_of(lab, gemm(m), {TILE: 0.5, OTHER: 0.9})]
+    rows += rows_of(lab, gemm(160), {OTHER: 0.9})
+    for policy in (replace(POLICY, near=True), replace(POLICY, near=True, confirm=True)):
+        found = found_for(lab, rows, gemm(64), policy=policy)
+        assert found is not None
+        assert (found.at(160), found.at(128)) == (OTHER, TILE)
+
+
+@pytest.mark.parametrize("others", [{}, {"op": "mixed_mm", "weight_dtype": "int8", "fusion": "scale"}])
+def test_more_kernels_than_share_a_range(lab: Any, others: dict[str, Any]) -> None:
+    """ATen gets some of the sizes. If it cannot, the listed sizes do not count."""
+    kernels = [make("tile", block_k=k, stages=stages, warps=warps)
+               for k in (32, 64, 128) for stages in range(2, 8) for warps in (4, 8)]  # fmt: skip
+    listed = range(64, 64 + 8 * len(kernels), 8)
+    assert len(kernels) > by_rows.MOST_KERNELS
+    rows = [row for m, one in zip(listed, kernels, strict=True) for row in rows_of(lab, gemm(m, **others), {one: 0.5})]
+    found = found_for(lab, rows, gemm(64, **others), listed[-1])
+    if others:
+        assert found is None or {one["m"] for one in found.evidence["sizes"]} < set(listed)
+        return
+    assert found is not None
+    assert {one["m"] for one in found.evidence["sizes"]} == set(listed)
+    served = [found.at(m) for m in listed]
+    assert ATEN in served
+    assert len(set(served)) > by_rows.MOST_KERNELS - 4
+
+
+def test_listed_sizes_are_bounded_whatever_the_hint_is(lab: Any) -> None:
+    """The smallest multiples of eight, over all families and tables together."""
+    rows = [row for m in range(1, 700) for row in rows_of(lab, gemm(m), {TILE: 0.5})]
+    catalog = lab.catalog(rows)
+    found = []
+    for hint in (64, 300, 4096):
+        query = Query(gemm(hint, fusion="pointwise:math"), H200, {"m": (1, 4096)})
+        found.append(by_rows.rows(Ask(query, catalog.tables, POLICY, None)).listed)
+    assert all(0 < len(one) <= by_rows.MOST_LISTED for one in found)
+    assert all(max(one) <= by_rows.CLOSE * by_rows.MOST_LISTED for one in found)
+    assert all(m % by_rows.CLOSE == 0 for one in found for m in one)
 
 
 @pytest.mark.parametrize("config", [TILE, FIRST])

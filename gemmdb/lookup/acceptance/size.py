@@ -39,8 +39,8 @@ class Size:
 
     def known(self, config: Config) -> Prediction | None:
         """Return what is known about another config here: from rows of the size, else from those of the GEMM with
-        another epilogue, else from the estimates of its search. Only a size without rows of its own asks its
-        neighbours, whose prediction takes most of the time of a lookup."""
+        another epilogue, else from the estimates of its search. A size whose answer is of rung
+        `exact` does not ask its neighbours, whose prediction takes most of the time of a lookup."""
         own = next((one for one in self._measured if config in one.ratios), None)
         if own is not None:
             return own

@@ -129,7 +129,8 @@ def _write(wrapper: Any, chosen: Chosen, write: Callable[[Part], None]) -> None:
 
 
 def _branches(chosen: Chosen) -> list[tuple[list[_Rows], Part]]:
-    """Return the parts with the rows that they compute. Parts that call the same algorithm, or ATen, are one."""
+    """Return the parts with the rows that they compute. Parts that call the same algorithm with the same
+    workspace, or ATen, are one."""
     found: list[tuple[list[_Rows], Part]] = []
     above: int | None = None
     for part in chosen.parts:
