@@ -83,7 +83,7 @@ def test_sizes_that_a_table_lists_decide(lab: Any, fusion: str) -> None:
     assert found is not None
     assert found.branches == ((128, ATEN), (160, TILE), (None, ATEN))
     sizes = [one["m"] for one in found.evidence["sizes"]]
-    assert set(sizes) == {64, 96, 128, 160, 192, 256}
+    assert {64, 128, 160, 256} <= set(sizes) <= {64, 96, 128, 160, 192, 256}
 
 
 def test_a_single_kernel_does_not_serve_a_listed_size_where_it_is_slower(lab: Any) -> None:

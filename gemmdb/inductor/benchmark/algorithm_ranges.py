@@ -132,8 +132,7 @@ def _sizes(decision: Decision, wholes: frozenset[object]) -> Iterator[_Size]:
     ask = payoff.ask_of(decision.session, decision.query)
     if not by_rows.joinable(ask):
         return
-    found = by_rows.rows(ask)
-    numbers = [m for m in found.numbers if m not in found.listed]  # Those were measured.
+    numbers = by_rows.rows(ask).usual
     facts = {int(one["m"]): one for one in decision.event.evidence.get("sizes", ())}
     guessed = {int(one["m"]) for one in decision.event.evidence.get("unmeasured", ())}
     for rows in numbers:

@@ -112,13 +112,18 @@ def joinable(ask: Ask) -> bool:
 
 
 class Rows(NamedTuple):
-    """The M that may decide, in order. Those `between` powers of two decide only if they are decided or a library's
-    algorithm serves the next one. Those `listed` by a table were measured. The rest, which always decide, are the ends
-    of the range, powers of two, and the hint."""
+    """The M that may decide, in order. Those halfway `between` powers of two decide only if they are decided or a
+    library's algorithm serves the next one. Those `listed` by a table were measured. The rest, which always decide, are
+    the ends of the range, powers of two, and the hint."""
 
     numbers: Sequence[int]
     between: frozenset[int]
     listed: frozenset[int]
+
+    @property
+    def usual(self) -> Sequence[int]:
+        """The M that may decide whatever a table lists."""
+        return [m for m in self.numbers if m in self.between or m not in self.listed]
 
 
 def rows(ask: Ask) -> Rows:
@@ -128,7 +133,7 @@ def rows(ask: Ask) -> Rows:
         whole = {problem.m for problem in symbolic.sizes(ask)}
         listed = frozenset(_listed(ask, min(whole), max(whole))) - whole
         between = {3 * m // 2 for m in whole if m >= BETWEEN and m & (m - 1) == 0 and 3 * m // 2 < max(whole)}
-        known = Rows(sorted(whole | listed | between), frozenset(between - whole - listed), listed)
+        known = Rows(sorted(whole | listed | between), frozenset(between - whole), listed)
         ask.memo["rows"] = known
     return known
 
@@ -168,7 +173,7 @@ def _limits(ask: Ask, sizes: int) -> symbolic.Limits:
 def _sizes(ask: Ask, listed: bool) -> list[Size]:
     """Return the sizes that decide. `listed`: with those that a table lists."""
     (low, high), may = ask.query.ranges["m"], rows(ask)
-    numbers = [m for m in may.numbers if listed or m not in may.listed]
+    numbers = may.numbers if listed else may.usual
     below = dict(zip(numbers, (low, *(m + 1 for m in numbers)), strict=False))
     found: list[Size] = []
     for m in reversed(numbers):
