@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from kit import gpu
 from torch import nn
 
 import gemmdb.inductor
@@ -47,6 +48,10 @@ def linear(n=2048, k=7168, bias=False, dtype=torch.bfloat16):
 
 
 def rows():
+    """The stored rows. There are none where other tests' processes held the GPU for as long as a search waits."""
+    if not Settings.read().user_table.exists():
+        assert not gpu.alone
+        return []
     with Table.open(Settings.read().user_table) as table:
         return list(table.measurements())
 

@@ -132,7 +132,7 @@ def test_a_config_that_is_faster_is_served(kit, compiled):
     (product,) = stats["products"]
     assert (product["config"], stats["errors"]) == (TILE.text, []), product
     assert product["speedup_vs_aten"] > 1.5
-    assert product["evidence"]["confirmed"]["us"] == product["expected_us"]
+    assert product["evidence"]["confirmed"]["us"] == pytest.approx(product["expected_us"])
     assert compiled(model, kit.rand(16, 7936), config=TILE)["rungs"] == {"exact": 1}
 
 
