@@ -24,6 +24,9 @@ PATIENCE_S = 15.0
 NVCC_S = 70.0
 """Seconds that nvcc takes for a CUTLASS kernel while it compiles others: 64 to 74 in
 `benchmarks/results/h200/dense/built-2026-11-28e.jsonl.xz`. Meanwhile a GPU measures the GEMMs that need none."""
+GROUPED = 1.7
+"""How many times as long a GPU takes for a candidate of grouped_mm: it is checked and timed with several splits of its
+rows. 1.4 and 2.0 in the last two builds of `benchmarks/results/h200/2026-11-22/build.json`."""
 CALL_S = 0.008
 """Seconds per timed call on a CPU besides the call: the caches are emptied before it."""
 
@@ -93,7 +96,7 @@ def job_s(job: Job, backend: Backend, effort: Effort) -> float:
     proposed = 0 if _ALGORITHM.rejection(problem, device) else effort.proposals + effort.neighbours
     tried, kept = len(configs) + proposed, min(len(configs), max(effort.keep, 2))
     library = proposed + sum(config.spec.library for config in configs)
-    tries_s = rate.candidate_s * (tried - library) + rate.library_s * library
+    tries_s = (rate.candidate_s * (tried - library) + rate.library_s * library) * _splits(problem, device)
     search_s = rate.problem_s + compile_s(problem, configs, backend, effort) + tries_s
     times_s = _timed_s(problem, tried, effort.estimate, device, rate) + _timed_s(
         problem, kept, effort.samples, device, rate
@@ -118,10 +121,14 @@ def problem_s(problem: Problem, backend: Backend, effort: Effort) -> float:
     return sum(job_s(Job(problem, protocol, candidates), backend, effort) for protocol in backend.protocols(effort))
 
 
+def _splits(problem: Problem, device: Device) -> float:
+    return GROUPED if problem.ragged and device.kind == "cuda" else 1.0
+
+
 def retimed_s(problem: Problem, configs: Sequence[Config], samples: int, backend: Backend, effort: Effort) -> float:
     """Return the seconds to time some compiled configs of a problem again, as `verify --remeasure` does."""
     rate = rates(backend, effort)
-    load_s = rate.problem_s + rate.candidate_s * len(configs)
+    load_s = rate.problem_s + rate.candidate_s * len(configs) * _splits(problem, backend.device)
     return load_s + _timed_s(problem, len(configs), samples, backend.device, rate)
 
 

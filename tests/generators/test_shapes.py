@@ -39,7 +39,7 @@ PRESETS = {
     "cpu-llm": (136, "0eec17e8e257493d"), "cpu-quick": (9, "5d5a07ae71928d7a"),
     "dense": (6626, "08b323f86237548e"), "grid": (699, "c8f763759974a92e"),
     "h200": (5680, "415ea69464e5aecc"), "h200-bmm": (593, "5f4b386fdce3188b"),
-    "h200-epilogues": (815, "6223074bb1664fe4"), "h200-grouped": (641, "4c890f1b10f453f3"),
+    "h200-epilogues": (815, "6223074bb1664fe4"), "h200-grouped": (803, "2f6a08089782c3ed"),
     "h200-int4": (1278, "73c2bb0770b934ee"), "h200-scaled": (1000, "768c9a888bd3c391"),
     "llm": (2768, "3584833255862c52"), "llm-dense": (107756, "02753d39b51d170a"),
     "modelled": (1089, "5b0a43895f688ee9"), "odd": (1956, "63cee32b21f22b14"),
@@ -62,7 +62,7 @@ def test_a_preset_keeps_the_problems_that_tables_were_built_from(name):
 def test_the_problems_of_a_table_can_be_measured(name):
     problems, space, effort = preset(name), CudaSpace(), named("standard", "cuda")
     assert all(representatives.rejection(problem) is None for problem in problems)
-    assert max(problem.bytes for problem in problems) <= 3e9
+    assert max(problem.bytes for problem in problems) <= 5e9  # All experts of the largest layers.
     for problem in problems[:: len(problems) // 50]:
         found = space.candidates(problem, H200, effort)
         assert len(found) >= 4, problem.text
