@@ -21,15 +21,21 @@ class Layer(nn.Module):
         self.down = nn.Parameter(_drawn(sizes.experts, sizes.hidden, sizes.inner))
 
     def forward(self, x: Tensor, shares: Tensor, chosen: Tensor) -> Tensor:
-        """`x` [tokens, hidden]; `shares` [tokens, top_k] of the experts `chosen` [tokens, top_k], int64. Returns
-        [tokens, hidden]."""
-        (tokens, hidden), (experts, *_) = x.shape, self.up.shape
-        flat = chosen.flatten()
-        order = flat.argsort(stable=True)
-        ends = (flat[:, None] == torch.arange(experts, device=x.device)).sum(0).cumsum(0).to(torch.int32)
-        gate, up = F.grouped_mm(x[order // chosen.shape[1]], self.up.mT, offs=ends).chunk(2, dim=-1)
-        found = F.grouped_mm(F.silu(gate) * up, self.down.mT, offs=ends) * shares.flatten()[order, None]
-        return torch.empty_like(found).index_copy(0, order, found).view(tokens, -1, hidden).sum(1)
+        """See `experts`."""
+        return experts(x, shares, chosen, self.up, self.down)
+
+
+def experts(x: Tensor, shares: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """The layer of a token's experts as transformers spells it. `x` [tokens, hidden]; `shares` [tokens, top_k] of the
+    experts `chosen` [tokens, top_k], integers; `up` [experts, 2 inner, hidden], `down` [experts, hidden, inner].
+    Returns [tokens, hidden]."""
+    tokens, _ = x.shape
+    flat = chosen.flatten()
+    order = flat.argsort(stable=True)
+    ends = (flat[:, None] == torch.arange(len(up), device=x.device)).sum(0).cumsum(0).to(torch.int32)
+    gate, proposed = F.grouped_mm(x[order // chosen.shape[1]], up.mT, offs=ends).chunk(2, dim=-1)
+    found = F.grouped_mm(F.silu(gate) * proposed, down.mT, offs=ends) * shares.flatten()[order, None]
+    return torch.empty_like(found).index_copy(0, order, found).view(tokens, -1, x.shape[1]).sum(1)
 
 
 def _drawn(experts: int, columns: int, depth: int) -> Tensor:

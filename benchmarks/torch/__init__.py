@@ -21,6 +21,7 @@ TOOLS = (
         "Time vLLM's experts with the configs of `gemmdb vllm`, of its own file, and its default.",
         gpu=True,
     ),
+    Tool("vllm-layers", "Time layers of experts with gemmdb, in default mode, and by vLLM's kernel.", gpu=True),
     Tool("cubins", "Time what shipped Triton kernels would save of a compile of that model.", gpu=True),
     Tool("live", "Measure what live tuning costs and finds, on a GPU or a CPU."),
     Tool("frozen", "Prove frozen mode: cold starts on all GPUs with the same code, no timing, and its gain."),
