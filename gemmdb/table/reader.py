@@ -47,6 +47,7 @@ class Table:
     ) -> None:
         self.path = path
         self._file = Handle(path, immutable, weakref.WeakMethod(self._replaced), check, pinned)
+        self._devices: tuple[Device, ...] | None = None
         self._unknown_devices: set[int] = set()
         self._few: dict[tuple[int, int], bool] = {}
         self._cache = RowCache(path, self._file.fetch)
@@ -74,9 +75,15 @@ class Table:
         self._file.close()
 
     def devices(self) -> tuple[Device, ...]:
-        """Return the devices with measurements in this file, with their figures, ordered by canonical form."""
-        found = self._file.fetch("SELECT id FROM device ORDER BY text", (), schema.MOST_DEVICES, "devices")
-        return tuple(self._cache.device(key) for (key,) in found)
+        """Return the devices with measurements in this file, with their figures, ordered by canonical form. Cached for
+        an immutable file: a lookup asks each table for similar devices."""
+        found = self._devices
+        if found is None:
+            keys = self._file.fetch("SELECT id FROM device ORDER BY text", (), schema.MOST_DEVICES, "devices")
+            found = tuple(self._cache.device(key) for (key,) in keys)
+            if self._file.immutable:
+                self._devices = found
+        return found
 
     def verdict(self, problem: Problem, device: Device, l2: str = "cold", klass: str | None = None) -> Verdict | None:
         """Return the verdict on a problem, or None. `klass`: toolchain class; None uses the newest toolchain's."""
@@ -216,6 +223,7 @@ class Table:
     def _replaced(self, head: schema.Header) -> None:
         """Take the new header and clear all caches: after a fork or `close`, the path had different content."""
         self.digest, self.generation, self.built, self.uid, self.version, self.packed, self.source = head
+        self._devices = None
         self._unknown_devices.clear()
         self._few.clear()
         self._families.forget()

@@ -68,6 +68,17 @@ def test_a_file_that_has_not_changed_is_read_once(kit, path, immutable):
         assert again == [*known, None, None]
 
 
+def test_the_devices_of_a_file_that_never_changes_are_read_once(kit, path):
+    """A lookup asks each table for similar ones."""
+    for immutable in (False, True):
+        with Table.open(path, immutable=immutable) as table:
+            known, seen = table.devices(), []
+            table._file.db.set_trace_callback(seen.append)
+            assert table.devices() == known == (kit.device,)
+            table._file.db.set_trace_callback(None)
+            assert any("FROM device" in text for text in seen) != immutable
+
+
 def test_every_write_is_seen_by_the_next_lookup(kit, tmp_path):
     """The clock of a file system has steps: a file that was just opened or written is read again, since another write
     in the step of the last one would not show."""
