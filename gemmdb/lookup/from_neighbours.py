@@ -65,19 +65,20 @@ def predict(ask: Ask) -> Prediction | Rejected:
 
 
 def _predict(ask: Ask) -> Prediction | Rejected:
-    used = _timings(ask, neighbours(ask))
-    if used and used[0][0] <= _farthest(ask):
-        return _possible(ask, predicted(ask, used))
-    around = list(neighbours(ask))
-    if not around:
+    around = neighbours(ask)
+    first = next(around, None)
+    if first is None:
         return Rejected(
             "no similar problem (same op, dtypes and layouts, and the same sizes of 1 and alignment of the output) was"
             f" measured near this one on {ask.device.sku}"
         )
-    closest = around[0]
+    if first.distance <= _farthest(ask):  # Reading the times of neighbors takes longer than finding them.
+        used = _timings(ask, chain((first,), around))
+        if used and used[0][0] <= _farthest(ask):
+            return _possible(ask, predicted(ask, used))
     return Rejected(
-        f"too far: the nearest of {len(around)} neighbours is m={closest.problem.m} n={closest.problem.n}"
-        f" k={closest.problem.k}, {closest.distance:.2f} doublings away"
+        f"too far: the nearest of {len(list(neighbours(ask)))} neighbours is m={first.problem.m} n={first.problem.n}"
+        f" k={first.problem.k}, {first.distance:.2f} doublings away"
     )
 
 

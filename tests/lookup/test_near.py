@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gemmdb.kernels.config import ATEN
-from gemmdb.lookup import answer, explain
+from gemmdb.lookup import answer, explain, from_neighbours
+from gemmdb.lookup.timings import timings_of
 from gemmdb.settings import Policy
 from gemmdb.table.measurement import Status
 from gemmdb.table.record import STEP
@@ -71,6 +72,16 @@ def test_one_neighbour_answers_only_within_its_bound(lab):
     for m in (65, 153):
         assert served(lab, m, catalog) is None
         assert re.search("too far.* m=100 n=256 k=256", reason(lab, m, catalog))
+
+
+def test_no_times_of_neighbours_that_are_too_far_are_read(lab, monkeypatch):
+    catalog = at(lab, {100: {lab.cpp(): 0.5}, 101: {lab.cpp(): 0.5}})
+    read = []
+    monkeypatch.setattr(from_neighbours, "timings_of", lambda *args: read.append(args) or timings_of(*args))
+    assert served(lab, 65, catalog) is None
+    assert not read
+    assert served(lab, 90, catalog) == lab.cpp()
+    assert read
 
 
 def test_other_n_and_k_answer_within_their_bound(lab):
