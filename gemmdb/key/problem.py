@@ -185,6 +185,8 @@ class Problem(Fields):
         bias = self.bias
         if m == 1 and bias is not None and bias.kind == "full":
             bias = replace(bias, kind="1d")
+        if (m, n, k, bias) == (self.m, self.n, self.k, self.bias):
+            return self  # Its text and key are made once.
         return replace(self, m=m, n=n, k=k, bias=bias)
 
     @property

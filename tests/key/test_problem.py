@@ -88,6 +88,7 @@ def test_one_row_of_a_matrix_is_a_vector():
     assert problem.resized(2, 512, 256) == Problem.gemm("addmm", m=2, n=512, k=256, bias="full")
     assert problem.resized(1, 512, 256) == Problem.gemm("addmm", m=1, n=512, k=256, bias="full")
     assert problem.resized(1, 512, 256).bias.kind == "1d"
+    assert problem.resized(64, 512, 256) is problem
 
 
 @given(data=st.data())
