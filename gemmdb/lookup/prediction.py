@@ -14,7 +14,7 @@ from gemmdb.kernels.config import ATEN, Config
 from gemmdb.key.canonical import lazy
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.evidence import barred, verdict_of
-from gemmdb.lookup.timings import Timings, timings_of
+from gemmdb.lookup.timings import Timings, failed, timings_of
 from gemmdb.table.reader import Table
 from gemmdb.table.record import STEP
 
@@ -168,7 +168,7 @@ def measured(ask: Ask) -> Prediction | None:
     here = timings_of(ask, found[0], ask.problem) if found else None
     if here is None:
         return None
-    banned = barred(ask) - {ATEN}
+    banned = frozenset[Config]().union(*(failed(ask, table, ask.problem) for table in ask.tables)) - {ATEN}
     allowed = (c for c, one in here.pooled.items() if one.servable and c not in banned)
     logs = {config: here.pooled[config].code * STEP for config in allowed if ask.rejection(config) is None}
     form = default_mode.symbolic_form(ask.problem) if "m" in ask.symbolic else None

@@ -248,7 +248,8 @@ def _one_more(before: list[_Chain | None], intervals: Mapping[tuple[int, int], I
     after: list[_Chain | None] = [None] * len(before)
     for (first, last), interval in intervals.items():
         start, end = before[first], after[last + 1]
-        if start is None or (start.last is not None and start.last.config == interval.config):
+        # Equal configs are one object here.
+        if start is None or (start.last is not None and start.last.config is interval.config):
             continue
         total = start.total + interval.total
         if end is None or total < end.total:
