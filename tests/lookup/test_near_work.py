@@ -11,8 +11,10 @@ from gemmdb.generators import shapes
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.trees import Trees
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup import prediction
+from gemmdb.lookup import prediction, tree_correction
+from gemmdb.lookup.acceptance import by_rows
 from gemmdb.lookup.acceptance.near import near
+from gemmdb.lookup.acceptance.size import MOST_ROWS
 from gemmdb.lookup.ask import Ask
 from gemmdb.lookup.tree_correction import ADDED_CONFIGS, CORRECTED_CONFIGS
 from gemmdb.settings import Policy, shipped_tables
@@ -73,7 +75,7 @@ def test_an_answer_from_records_in_memory_takes_few_predictions(asked, counted):
 
 
 def test_an_answer_takes_a_bounded_number_of_calls(asked):
-    """2,222 calls in Python 3.11. One call takes about 0.25 us."""
+    """2,223 calls in Python 3.11. One call takes about 0.25 us."""
     calls = 0
 
     def count(frame, event, argument):
@@ -87,3 +89,24 @@ def test_an_answer_takes_a_bounded_number_of_calls(asked):
     finally:
         sys.setprofile(before)
     assert calls <= 2_250 * ASKED
+
+
+def test_sizes_far_above_what_runs_take_one_prediction_each(monkeypatch):
+    """Nothing is confirmed there, and what cannot share a node is taken out of the prediction."""
+    predicted: Counter[int] = Counter()
+    real = tree_correction.corrected
+
+    def count(ask, *args):
+        predicted[ask.problem.m] += 1
+        return real(ask, *args)
+
+    monkeypatch.setattr(tree_correction, "corrected", count)
+    prediction.forget()
+    with Table.open(SHIPPED, immutable=True) as table:
+        (device,) = table.devices()
+        problem = Problem.gemm("mm", m=64, n=6144, k=4096)
+        step = by_rows.by_rows(Ask(Query(problem, device, {"m": (2, None)}), (table,), Policy(on_miss="aten"), None))
+    assert step.hit is not None
+    far = {m: count for m, count in predicted.items() if m > MOST_ROWS}
+    assert far
+    assert set(far.values()) == {1}

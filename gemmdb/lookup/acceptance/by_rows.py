@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gemmdb.cublaslt import tiles
-from gemmdb.hit import ATEN_BETWEEN, RUNGS, Branches, Hit, timed_sizes
+from gemmdb.hit import ATEN_BETWEEN, RUNGS, Branches, Hit
 from gemmdb.kernels import cublaslt
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.lookup import lowering, symbolic
@@ -46,27 +46,22 @@ BETWEEN = 16
 
 
 def by_rows(ask: Ask) -> Step:
-    """Rung `range`: serve one config for the whole range if it loses little anywhere, else the answers for fixed sizes
-    if only M is symbolic, else what `ranged` finds. Raises what `ranged` raises."""
-    step = ranged(ask)
-    if step.hit is not None and step.hit.config != ATEN and not step.hit.branches and _holds(ask, step.hit):
-        compared = {one["m"] for one in step.hit.evidence.get("sizes", ())}
-        if not joinable(ask) or rows(ask).listed <= compared:
-            return step
-    found: tuple[Step | None] = remembered(ask, f"rows {symbolic.ranges_of(ask)}", lambda ask: (_joined(ask, step),))
-    return found[0] or step
+    """Rung `range`: serve the answers for fixed sizes, joined to as few configs as lose little, if only M is symbolic;
+    else, or if ATen is all of them, what `ranged` finds. Raises InputError for an empty range, or a range for a size
+    other than m, n and k."""
+    return (_joined(ask) if joinable(ask) else None) or ranged(ask)
 
 
-def _joined(ask: Ask, other: Step) -> Step | None:
-    """Return the Step that serves the answers for fixed sizes; None if they cannot be joined, are ATen, or gain no more
-    than the hit of `other`."""
-    if not joinable(ask):
-        return None
+def _joined(ask: Ask) -> Step | None:
+    """Return the Step that serves the answers for fixed sizes; None if they cannot be joined, or are ATen."""
+    name = f"rows {symbolic.ranges_of(ask)}"
+    found: tuple[Step | None] = remembered(ask, name, lambda ask: (_of_sizes(ask),))
+    return found[0]
+
+
+def _of_sizes(ask: Ask) -> Step | None:
     sizes, intervals = _divided(ask)
     if not intervals or {one.config for one in intervals} == {ATEN}:
-        return None
-    ours = sum(one.total for one in intervals)
-    if other.hit is not None and _holds(ask, other.hit) and _total(ask, sizes, other.hit) <= ours:
         return None
     return _step(ask, sizes, intervals)
 
@@ -84,23 +79,6 @@ def _divided(ask: Ask) -> tuple[Sequence[Size], Sequence[Interval]]:
         if intervals:
             return sizes, intervals
     return sizes, ()
-
-
-def _holds(ask: Ask, hit: Hit) -> bool:
-    """Return whether another rung's kernels are expected to be no slower than ATen between the sizes that it compared,
-    or whether ATen cannot take their place there."""
-    if not joinable(ask) or not lowering.joins(ATEN, ask.problem):
-        return True
-    known = sorted(timed_sizes(hit.evidence), key=lambda one: int(one["m"]))
-    return all(
-        hit.at(one["m"]) == ATEN
-        or one["m"] - CLOSE <= before["m"]
-        or (
-            takes_no_longer_with_fewer_rows(hit.at(one["m"]), one["m"])
-            and _is_no_slower(one["expected_us"], before["expected_us"] * before["speedup"], ask.policy)
-        )
-        for before, one in pairwise(known)
-    )
 
 
 def joinable(ask: Ask) -> bool:
@@ -153,18 +131,6 @@ def _listed(ask: Ask, low: int, high: int) -> Sequence[int]:
     return sorted(m for m in found if low < m < high and m % CLOSE == 0)[:MOST_LISTED]
 
 
-def _total(ask: Ask, sizes: Sequence[Size], hit: Hit) -> float:
-    """Return the sum of the log ratios of a hit's configs, as far as they are known; infinite if their calls take the
-    host too long anywhere, or if one is slower than ATen by more than the policy allows at a size that was measured."""
-    pairs = [(one, hit.at(one.problem.m)) for one in sizes]
-    if any(one.has_slow_calls(config) for one, config in pairs):
-        return math.inf
-    logs = [(one.log_ratio(config, math.inf) or 0.0, one.decided) for one, config in pairs]
-    if any(log > math.log1p(ask.policy.range_regret) for log, decided in logs if decided):
-        return math.inf
-    return sum(log for log, _ in logs)
-
-
 def _limits(ask: Ask, sizes: int) -> symbolic.Limits:
     regret = ask.policy.range_regret
     return symbolic.Limits(required_gain(ask.policy, None), regret, SHARED_LOSS * regret / sizes)
@@ -199,6 +165,7 @@ def _step(ask: Ask, sizes: Sequence[Size], intervals: Sequence[Interval]) -> Ste
             {"m": one.problem.m, "rung": one.hit and one.hit.rung, "regret": one.regret(config), **one.times(config)}
             for one, config in ((one, served(intervals, place)) for place, one in enumerate(sizes))
         ],
+        "spread": here.spread(config),
         "verified": False if any(one.evidence.get("verified") is False for one in hits) else None,
     }  # fmt: skip
     if ask.policy.confirm:
@@ -270,7 +237,7 @@ def _is_guess(size: Size, config: Config) -> bool:
         return False
     if size.hit is not None and config == size.hit.config:
         return unmeasured(size.hit.rung, config, size.hit.evidence)
-    known = size.known(config)
+    known = size.known.get(config)
     return known is None or known.rung != "exact"
 
 

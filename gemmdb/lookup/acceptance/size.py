@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gemmdb.hit import Hit, Range
@@ -37,18 +37,17 @@ class Size:
     at: Ask
     hit: Hit | None
 
-    def known(self, config: Config) -> Prediction | None:
-        """Return what is known about another config here: from rows of the size, else from those of the GEMM with
-        another epilogue, else from the estimates of its search. A size whose answer is of rung
-        `exact` does not ask its neighbours, whose prediction takes most of the time of a lookup."""
-        own = next((one for one in self._measured if config in one.ratios), None)
-        if own is not None:
-            return own
-        if self._estimated is not None and config in self._estimated.ratios:
-            return self._estimated
-        if self.hit is not None and self.hit.rung == "exact":
-            return None
-        return self._guess if self._guess is not None and config in self._guess.ratios else None
+    @lazy
+    def known(self) -> Mapping[Config, Prediction]:
+        """What is known about each config here: from rows of the size, else from those of the GEMM with another
+        epilogue, else from the estimates of its search, else from its neighbors. A size whose answer is of rung `exact`
+        does not ask its neighbors, whose prediction takes most of the time of a lookup."""
+        others = (
+            estimated(self.at) if confirming(self.at) else None,
+            self._guess if self.hit is None or self.hit.rung != "exact" else None,
+        )
+        found = [*self._measured, *(one for one in others if one is not None)]
+        return {config: one for one in reversed(found) for config in one.estimates}
 
     @lazy
     def _measured(self) -> Sequence[Prediction]:
@@ -56,16 +55,15 @@ class Size:
         return [found for one in asks if (found := measured(one)) is not None]
 
     @lazy
-    def _estimated(self) -> Prediction | None:
-        return estimated(self.at) if confirming(self.at) else None
-
-    @lazy
     def _guess(self) -> Prediction | None:
-        guess = predict(self.at) if self.at.policy.near else None
+        # Above MOST_ROWS, the answer's own prediction counts, without what cannot be served: another takes as long.
+        at = self.at if self.problem.m <= MOST_ROWS else replace(self.at, within=None)
+        guess = predict(at) if at.policy.near else None
         if not isinstance(guess, Prediction):
             return None
-        kept = guess if confirming(self.at) else certain(self.at, guess)
-        return kept if isinstance(kept, Prediction) else None
+        guess = guess if confirming(at) else certain(at, guess)
+        fit = {c: one for c, one in guess.estimates.items() if c == ATEN or self.at.rejection(c) is None}
+        return replace(guess, estimates=fit)
 
     @property
     def problem(self) -> Problem:
@@ -94,37 +92,37 @@ class Size:
     def log_ratio(self, config: Config, loss: float) -> float | None:
         """Return the log of the config's time relative to ATen's; None if it is unknown, slower than ATen by more than
         `loss`, or if its calls take the host too long."""
-        ratio = self._ratio(config)
-        if ratio is None or self.has_slow_calls(config):
-            return None
-        own = self.hit is not None and config == self.hit.config
-        return math.log(ratio) if own or ratio <= 1 + loss else None
+        log = self._logs.get(config)
+        return None if log is None or (log > math.log1p(loss) and config != self.config) else log
 
-    def has_slow_calls(self, config: Config) -> bool:
-        """Return whether calls of a config take the host too long, as far as its time is known."""
-        ratio = self._ratio(config)
-        if ratio is None or config == self.config:
-            return config in self.at.left_out
-        return _slow(self.at, config, ratio * (self.aten_us or 0.0), 1 / ratio) is not None
+    @lazy
+    def _logs(self) -> Mapping[Config, float]:
+        """The log of each config's time relative to ATen's, with its uncertainty, without configs whose calls take the
+        host too long. A division asks for dozens of configs."""
+        aten_us, logs = self.aten_us or 0.0, {}
+        for config, found in self.known.items():
+            doubt = 0.0 if found.rung == "exact" else found.loss(config) - found.regret(config)
+            ratio = found.ratios[config] * (1 + doubt)
+            if _slow(self.at, config, ratio * aten_us, 1 / ratio) is None:
+                logs[config] = math.log(ratio)
+        if self.hit is not None:
+            logs[self.hit.config] = -math.log(self.hit.speedup)
+        return logs | {ATEN: 0.0}
 
-    def _ratio(self, config: Config) -> float | None:
-        """Return the config's time relative to ATen's, with its uncertainty; None if it is unknown."""
+    def spread(self, config: Config) -> float:
+        """Return the relative uncertainty of the config's time; 0 for ATen, and if it is unknown."""
         if config == ATEN:
-            return 1.0
+            return 0.0
         if self.hit is not None and config == self.hit.config:
-            return 1 / self.hit.speedup
-        found = self.known(config)
-        if found is None:
-            return None
-        doubt = 0.0 if found.rung == "exact" else found.loss(config) - found.regret(config)
-        return found.ratios[config] * (1 + doubt)
+            return float(self.hit.evidence.get("spread", 0.0))
+        return self.known[config].off(config) if config in self.known else 0.0
 
     def times(self, config: Config) -> dict[str, float]:
-        """Return the config's time and gain here, as evidence; empty if ATen's time is unknown."""
+        """Return the config's time, gain and uncertainty here, as evidence; empty if ATen's time is unknown."""
         log, aten_us = self.log_ratio(config, math.inf), self.aten_us
         if log is None or aten_us is None:
             return {}
-        return {"expected_us": math.exp(log) * aten_us, "speedup": math.exp(-log)}
+        return {"expected_us": math.exp(log) * aten_us, "speedup": math.exp(-log), "spread": self.spread(config)}
 
     def regret(self, config: Config) -> float:
         """Return how much slower the config is than the answer for a fixed M."""
@@ -153,6 +151,8 @@ def size_of(ask: Ask, m: int, rows: Range) -> Size:
 def _answer(at: Ask) -> Hit | None:
     """Return the answer for a fixed M if its config can be one of several, else the best among those that can."""
     alone, within = _first(replace(at, within=None)), at.within
+    if alone is None and at.problem.m > MOST_ROWS:
+        return None  # Nothing is certainly faster than ATen there.
     if alone is not None and (within is None or within.rejection(alone.config, at.problem) is None):
         return alone
     return _first(at)
