@@ -26,16 +26,20 @@ class Layer(nn.Module):
 
 
 def experts(x: Tensor, shares: Tensor, chosen: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """The layer of a token's experts as transformers spells it. `x` [tokens, hidden]; `shares` [tokens, top_k] of the
-    experts `chosen` [tokens, top_k], integers; `up` [experts, 2 inner, hidden], `down` [experts, hidden, inner].
-    Returns [tokens, hidden]."""
-    tokens, _ = x.shape
-    flat = chosen.flatten()
-    order = flat.argsort(stable=True)
-    ends = (flat[:, None] == torch.arange(len(up), device=x.device)).sum(0).cumsum(0).to(torch.int32)
+    """The layer of a token's experts as transformers 5.17 to 5.24 spells it (`integrations/moe.py`).
+
+    `x` [tokens, hidden]; `shares` [tokens, top_k] of the experts `chosen` [tokens, top_k], integers; `up` [experts, 2
+    inner, hidden], `down` [experts, hidden, inner]. Returns [tokens, hidden].
+    """
+    tokens, hidden = x.shape
+    ids, order = chosen.flatten().sort()
+    counted = ids.int() if x.is_cuda else ids.float()  # What histc takes there.
+    ends = torch.histc(counted, bins=len(up), min=0, max=len(up) - 1).cumsum(0, dtype=torch.int32)
     gate, proposed = F.grouped_mm(x[order // chosen.shape[1]], up.mT, offs=ends).chunk(2, dim=-1)
     found = F.grouped_mm(F.silu(gate) * proposed, down.mT, offs=ends) * shares.flatten()[order, None]
-    return torch.empty_like(found).index_copy(0, order, found).view(tokens, -1, x.shape[1]).sum(1)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=x.device)
+    return found[place].view(tokens, -1, hidden).sum(1)
 
 
 def _drawn(experts: int, columns: int, depth: int) -> Tensor:

@@ -11,7 +11,7 @@ from kit.results import RAW, WORDS, cells, section
 
 from benchmarks.common import json_lines
 from benchmarks.programs.figures import gain, times
-from benchmarks.torch import symbolic
+from benchmarks.torch import symbolic, vllm_layers
 
 
 def document(name: str) -> dict[str, Any]:
@@ -35,6 +35,16 @@ def test_one_compile_for_all_sizes_keeps_what_the_page_says() -> None:
     assert "symbolic 1.021x" in symbolic.summary(before)
     assert [f"{symbolic.gains(row)['symbolic']:.3f}x" for row in before if row["rows"] == 144] == ["0.852x"]
     assert "were at 1.021x, and 144 rows at 0.852x" in WORDS
+    again, once_more = (document(f"symbolic-between-{name}.json.xz")["rows"] for name in "bc")
+    said = symbolic.summary(again)
+    assert "static 1.071x of default mode, symbolic 1.051x" in said
+    assert "slower than default mode: 304, 352, 1300, 1800, 2600;" in said
+    ends = [(min(gains), max(gains)) for gains in (
+        [symbolic.gains(row)["symbolic"] for row in rows if row["rows"] in few]
+        for rows, few in ((again, (304, 352, 1300, 1800, 2600)), (once_more, (304, 352, 900, 1300, 1800, 2600, 3500)))
+    )]  # fmt: skip
+    low, high = (f"{one:.3f}x to {two:.3f}x" for one, two in ends)
+    assert f"were at {low}; seven such sizes once more, in a run of their own, were at {high}" in WORDS
     assert "1.054x of default mode in the geometric mean, as do the compiles for each size" in WORDS
     assert "the one compile is at 1.057x, the compiles for each size at 1.070x" in WORDS
     more = {int(m): us["gemmdb"] - us["default"] for m, us in listed["host"].items()}
@@ -46,7 +56,7 @@ def test_one_compile_for_all_sizes_keeps_what_the_page_says() -> None:
 def test_the_layers_of_experts_are_those_of_the_raw_results() -> None:
     first, again = ({row["program"]: row for row in json_lines(RAW / "h200" / name)}
                     for name in ("expert-layers.jsonl.xz", "expert-layers-b.jsonl.xz"))  # fmt: skip
-    for tokens, layer, *shown in cells(section("Layers of experts")):
+    for tokens, layer, *shown in (row for row in cells(section("Layers of experts")) if len(row) == 5):
         name, marked = layer.split()[0], "`b`" in layer
         program = f"experts-{name}-{tokens.replace(',', '')}"
         row = (again if marked else first)[program]
@@ -61,10 +71,18 @@ def test_the_layers_of_experts_are_those_of_the_raw_results() -> None:
     found = json.loads((RAW / "h200" / "vllm-experts.json").read_text())
     assert f"{found['over_default']:.3f}x as fast as with its default configs" in WORDS
     assert f"{found['over_vllm']:.3f}x as with the file" in WORDS
-    us = [f"{row['us']['gemmdb']:,.0f}" for row in found["rows"] if row["m"] in (1, 16, 256, 4096)]
-    assert f"{', '.join(us[:-1])} and {us[-1]} us for 1, 16, 256 and 4,096 tokens" in WORDS
-    ours = [f"{times(again[f'experts-mixtral-{tokens}'])['gemmdb'][1]:,.0f}" for tokens in (1, 16, 256, 4096)]
-    assert f"take {', '.join(ours[:-1])} and {ours[-1]} us." in WORDS
+
+
+def test_the_layers_beside_vllm_are_those_of_the_raw_results() -> None:
+    lines = {(line["tokens"], line["name"]): line for line in json_lines(RAW / "h200" / "vllm-layers.jsonl.xz")}
+    shown = [row for row in cells(section("Layers of experts")) if len(row) == 7]
+    assert len(shown) == len(lines)
+    for tokens, name, *cell in shown:
+        line = lines[int(tokens.replace(",", "")), name]
+        us = [f"{line['us'][way][1]:,.1f} us" for way in ("default", "gemmdb", "vllm")]
+        assert cell == [*us, *(f"{vllm_layers.gain(line, way):.3f}x" for way in ("default", "vllm"))]
+    means = [geometric_mean(vllm_layers.gain(line, way) for line in lines.values()) for way in ("default", "vllm")]
+    assert f"means are {means[0]:.3f}x of default mode and {means[1]:.3f}x of vLLM" in WORDS
 
 
 def test_the_decoder_of_engines_is_that_of_the_raw_results() -> None:
