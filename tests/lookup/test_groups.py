@@ -109,3 +109,24 @@ def test_what_tuning_saves_is_expected_from_other_gemms_of_groups(lab):
     # Measured on an H200: ATen 28.5 us, the best kernel 16.3 us.
     assert 20 < known.aten_us < 35
     assert 10 < known.best_us < 20
+
+
+@pytest.mark.parametrize("asked", ["none", "pointwise", "pointwise:fp32"])
+@pytest.mark.parametrize("measured", ["none", "pointwise", "pointwise:fp32"])
+def test_experts_with_and_without_a_light_epilogue_stand_in_for_each_other(lab, measured, asked):
+    """Their best kernels are the same within 1% in the mean. ATen needs a kernel more for an epilogue, so that a kernel
+    gains less without one."""
+    if asked == measured:
+        return
+    catalog = around(lab, fusion=measured)
+    hit = answer(lab.query(experts(fusion=asked), H200), catalog, Policy())
+    assert (hit.rung, hit.config) == ("epilogue", BEST)
+    assert hit.speedup == pytest.approx(2 / 1.07 if asked == "none" else 2)
+
+
+def test_experts_without_an_epilogue_need_a_gain_that_holds_without_one(lab):
+    """A kernel that is 10% faster than ATen and its epilogue's kernel may be slower than ATen alone."""
+    for ratio, kernel in ((0.85, BEST), (0.91, None)):
+        catalog = lab.catalog(lab.rows_of({experts(fusion="pointwise"): {BEST: ratio}}, device=H200, clock="graph"))
+        hit = answer(lab.query(experts(), H200), catalog, Policy())
+        assert (hit and hit.config) == kernel

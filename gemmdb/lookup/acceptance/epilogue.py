@@ -2,7 +2,8 @@
 
 The caller confirms the config where it can. Otherwise a kernel is served only if it is about as fast as ATen even with
 no epilogue: its fused epilogue is then unlikely to lose to ATen plus a separate kernel. Transposed stores were never
-measured on a CPU. An extern kernel that was measured without an epilogue needs no confirmation.
+measured on a CPU. An extern kernel that was measured without an epilogue needs no confirmation. Experts have the same
+kernels with a light epilogue and without one, so that rows of either serve the other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gemmdb.lookup.acceptance.near import elsewhere, left_to_sku, near
 from gemmdb.lookup.acceptance.ranges import ranged
 from gemmdb.lookup.ask import Ask, Step
 from gemmdb.lookup.evidence import barred
-from gemmdb.lookup.other_epilogue import charged, same_but_constant, stand_ins
+from gemmdb.lookup.other_epilogue import charged, is_light_experts, same_but_constant, stand_ins
 from gemmdb.lookup.prediction import Prediction, measured
 from gemmdb.lookup.symbolic import Bucket, sizes
 from gemmdb.rejected import Rejected
@@ -59,7 +60,8 @@ def epilogue(ask: Ask) -> Step:
     if first is None:
         return Step("epilogue", None, "no rows of the same GEMM with another epilogue, or with none, answer")
     reason = "; ".join(doubts)
-    if ask.policy.on_miss == "live" or ask.problem.epilogue == LIGHT:  # Other rungs handle the light epilogue.
+    # Other rungs handle the light epilogue, and experts without one.
+    if ask.policy.on_miss == "live" or ask.problem.epilogue == LIGHT or is_light_experts(ask.problem):
         return Step("epilogue", None, reason, first.evidence)
     told = "reason" if first.config == ATEN else "why"  # Another kernel was refused.
     aten = Hit("epilogue", ATEN, first.expected_us * first.speedup, 1.0, first.table, {**first.evidence, told: reason})
@@ -111,6 +113,8 @@ def _rejection(ask: Ask, problem: Problem, hit: Hit) -> Rejected | None:
         return Rejected(f"{name} gains {hit.speedup - 1:.1%}, and with another epilogue {needed:.1%} is needed")
     if problem.op == ask.problem.op and problem.epilogue == own:
         return None  # The rows differ only in the size of the stored result, or in where the weight comes from.
+    if is_light_experts(ask.problem):
+        return None
     return None if _holds_alone(ask, hit.config) else Rejected(f"{name} may be slower than ATen without an epilogue")
 
 
