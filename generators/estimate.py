@@ -96,7 +96,7 @@ def job_s(job: Job, backend: Backend, effort: Effort) -> float:
     proposed = 0 if _ALGORITHM.rejection(problem, device) else effort.proposals + effort.neighbours
     tried, kept = len(configs) + proposed, min(len(configs), max(effort.keep, 2))
     library = proposed + sum(config.spec.library for config in configs)
-    tries_s = (rate.candidate_s * (tried - library) + rate.library_s * library) * _splits(problem, device)
+    tries_s = (rate.candidate_s * (tried - library) + rate.library_s * library) * _slowness(problem, device)
     search_s = rate.problem_s + compile_s(problem, configs, backend, effort) + tries_s
     times_s = _timed_s(problem, tried, effort.estimate, device, rate) + _timed_s(
         problem, kept, effort.samples, device, rate
@@ -111,7 +111,8 @@ def confirm_s(job: Job, backend: Backend, effort: Effort) -> float:
     if not (effort.confirm and found):
         return 0.0
     if not rate.confirm_s:  # A GPU's rates per candidate contain it; here it is all that is left.
-        return rate.candidate_s * (1 + effort.rivals) if job.searched else 0.0
+        timed_s = rate.candidate_s * (1 + effort.rivals) * _slowness(job.problem, backend.device)
+        return timed_s if job.searched else 0.0
     return rate.confirm_s + _timed_s(job.problem, 2, effort.samples, backend.device, rate)
 
 
@@ -121,14 +122,15 @@ def problem_s(problem: Problem, backend: Backend, effort: Effort) -> float:
     return sum(job_s(Job(problem, protocol, candidates), backend, effort) for protocol in backend.protocols(effort))
 
 
-def _splits(problem: Problem, device: Device) -> float:
+def _slowness(problem: Problem, device: Device) -> float:
+    """Return how many times as long a candidate takes as one of another op."""
     return GROUPED if problem.ragged and device.kind == "cuda" else 1.0
 
 
 def retimed_s(problem: Problem, configs: Sequence[Config], samples: int, backend: Backend, effort: Effort) -> float:
     """Return the seconds to time some compiled configs of a problem again, as `verify --remeasure` does."""
     rate = rates(backend, effort)
-    load_s = rate.problem_s + rate.candidate_s * len(configs) * _splits(problem, backend.device)
+    load_s = rate.problem_s + rate.candidate_s * len(configs) * _slowness(problem, backend.device)
     return load_s + _timed_s(problem, len(configs), samples, backend.device, rate)
 
 

@@ -1,11 +1,13 @@
-"""List the problems whose rows precede today's kernels: many of the configs that a build would try have no row.
+"""List the problems whose rows precede today's kernels: many of the configs that a build would try have no row of the
+kernel as it is.
 
     python -m benchmarks.h200 outdated --out SHAPES.jsonl [--rows FOLDER] [--least 0.25] [--effort standard]
 
 Prints, for each op and format of the weight, how many problems there are, which part of today's Triton configs they
 lack in the mean, and how many lack at least the part `--least`. SHAPES lists these, the ones that lack most first, for
 `python -m benchmarks.h200 build --rows none --shapes SHAPES`. Algorithms of cuBLASLt do not count: their search differs
-between builds. Neither do mm and addmm, whose builds search algorithms and try few kernels of Triton.
+between builds. Neither do Inductor's templates, which belong to a version of torch, and mm and addmm, whose builds
+search algorithms and try few kernels of Triton.
 """
 
 from __future__ import annotations
@@ -43,7 +45,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file of shapes to write")
     parser.add_argument("--rows", type=Path, metavar="FOLDER", help="a folder of archives; default: the newest results")
-    parser.add_argument("--least", type=float, default=0.25, metavar="PART", help="default: %(default)s")
+    parser.add_argument(
+        "--least",
+        type=float,
+        default=0.25,
+        metavar="PART",
+        help="list problems that lack this part or more, 0 to 1 [%(default)s]",
+    )
     parser.add_argument("--effort", default="standard", help="that of the builds; default: %(default)s")
 
 
@@ -52,7 +60,9 @@ def main(options: argparse.Namespace) -> None:
     rows: dict[Problem, set[Config]] = defaultdict(set)
     for path in results.archives(options.rows or results.newest()):
         for row in archive.read(path):
-            rows[row.problem].add(row.config)
+            known = rows[row.problem]
+            if not row.toolchain.source or row.config.is_current(row.toolchain.source):
+                known.add(row.config)
     device = registry.find("NVIDIA H200")
     assert device is not None
     found = list(lacking(rows, device, efforts.named(options.effort, "cuda")))
@@ -69,7 +79,7 @@ def lacking(rows: Mapping[Problem, Collection[Config]], device: Device, effort: 
         if problem.op in DENSE:
             continue
         tried = [one.config for one in space.candidates(problem, device, effort) if one.rejected is None]
-        ours = [config for config in tried if config.backend == "triton"]
+        ours = [config for config in tried if config.backend == "triton" and not config.kernel.startswith("inductor_")]
         if ours:
             yield Lacking(problem, sum(config not in known for config in ours) / len(ours))
 

@@ -3,11 +3,12 @@
     python -m benchmarks.torch vllm-layers --out OUT.jsonl [--layers mixtral,qwen3-moe] [--tokens 1,16,256,4096]
         [--files FOLDER] [--seconds 300]
 
-The layers are those of `benchmarks/programs/expert_layers.py`. All ways have the same weights, activations and
-routings, four of which take turns, and are timed in turn, in CUDA graphs, with cold caches. `vllm` has the config that
-vLLM has for the layer: of its own file for this GPU, else its default. `vllm-file` has that of FOLDER, where `gemmdb
-vllm experts` wrote a file. A line has the quartiles of each way in microseconds, its error against fp32, and what
-gemmdb answered. OUT gets a line when it is done; layers that have one are left out. vLLM must be installed.
+The layers are those of `benchmarks/programs/expert_layers.py`. All ways have the same weights, and the same four pairs
+of activations and a routing in turn. They are timed in turn, in CUDA graphs, with cold caches. `vllm` has the config
+that vLLM has for the layer: of its own file for this GPU, else its default, which a line has beside it. `vllm-file` has
+that of FOLDER, where `gemmdb vllm experts` wrote a file. A line has the quartiles of each way in microseconds, its
+error against fp32, and what gemmdb answered. OUT gets a line when it is done; layers that have one are left out. vLLM
+must be installed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Call = Callable[[int], Any]
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the tool."""
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the result; lines are appended")
-    parser.add_argument("--layers", metavar="NAMES", default=",".join(SIZES), help="of " + ", ".join(SIZES))
+    parser.add_argument("--layers", metavar="NAMES", default=",".join(SIZES), help="default: %(default)s")
     parser.add_argument("--tokens", metavar="M,...", default=",".join(map(str, TOKENS)), help="default: %(default)s")
     parser.add_argument("--files", type=Path, metavar="FOLDER", help="the folder of `gemmdb vllm experts`")
     parser.add_argument("--seconds", type=float, default=300.0, help="begin no layer after that time [%(default)s]")
@@ -45,6 +46,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> None:
     """Measure the layers that have no line, and print the means of all."""
+    if unknown := set(options.layers.split(",")) - set(SIZES):
+        raise SystemExit(f"--layers {','.join(sorted(unknown))}: no such layer; there are {', '.join(SIZES)}")
     until, known = monotonic() + options.seconds, json_lines(options.out)
     done = {(line["name"], line["tokens"]) for line in known}
     for name in options.layers.split(","):
@@ -96,7 +99,7 @@ def _lines(name: str, tokens: list[int], files: Path | None, until: float) -> It
             return
         kernel = kernels.kernel(layer, weights, m, device)
         calls: dict[str, Call] = {"vllm": kernel.call(kernel.current)}
-        configs = {"vllm": kernel.current.values}
+        configs = {"vllm": kernel.current.values, "vLLM's default": kernels.default(layer, m).values}
         if tiles:
             own = _nearest(tiles, m)
             calls["vllm-file"], configs["vllm-file"] = kernel.call(own), own.values

@@ -77,6 +77,7 @@ class Table:
     def devices(self) -> tuple[Device, ...]:
         """Return the devices with measurements in this file, with their figures, ordered by canonical form. Cached for
         an immutable file: a lookup asks each table for similar devices."""
+        self._file.ensure()  # Another file may be at the path since a fork or `close`.
         found = self._devices
         if found is None:
             keys = self._file.fetch("SELECT id FROM device ORDER BY text", (), schema.MOST_DEVICES, "devices")

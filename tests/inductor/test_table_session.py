@@ -11,7 +11,7 @@ from gemmdb.inductor.entry import table_session
 from gemmdb.inductor.entry.table_session import TableSession
 from gemmdb.kernels.config import ATEN
 from gemmdb.key.problem import Problem, Query
-from gemmdb.lookup.acceptance import by_rows
+from gemmdb.lookup.acceptance import ranges
 from gemmdb.settings import Policy
 from gemmdb.table import writer
 
@@ -59,8 +59,8 @@ def test_later_compiles_read_the_same_tables_also_where_the_first_one_made_the_u
 
 def test_a_range_is_computed_once_for_all_compiles(query, monkeypatch):
     computed = []
-    original = by_rows._joined
-    monkeypatch.setattr(by_rows, "_joined", lambda *args: computed.append(args) or original(*args))
+    original = ranges._ranged
+    monkeypatch.setattr(ranges, "_ranged", lambda *args: computed.append(args) or original(*args))
     session, ranged = TableSession(Policy(on_miss="aten")), replace(query, ranges={"m": (2, 64)})
     for _ in range(3):
         session.remembering().find(ranged)

@@ -1,4 +1,4 @@
-"""A symbolic M divided among several configs, where no single one holds over the range."""
+"""A range of M that is divided among several configs, or served by one that is good at all of its sizes."""
 
 from dataclasses import replace
 
@@ -207,3 +207,20 @@ def test_where_the_fastest_takes_one_row_alone_an_estimate_is_confirmed(lab, con
     assert (hit.branches or ((None, hit.config),)) == (((None, NARROW),) if taken else ((2, ATEN), (None, NARROW)))
     unmeasured = hit.evidence.get("unmeasured", [])
     assert [(one["m"], one["config"]) for one in unmeasured] == ([(2, NARROW.text)] if taken else [])
+
+
+@pytest.mark.parametrize("others", [[0.9] * 5, [0.9, 1.0, 1.0, 1.0, 1.0], [1.2] * 5])
+def test_a_kernel_that_cannot_share_a_node_serves_the_range_if_it_takes_less_time(lab, others):
+    alone = make("tile", block_m=32, split_k=4, reduce="kernel")
+    hit = asked(lab, {alone: [0.5] * 5, NARROW: others})
+    assert (hit.config, hit.branches) == (alone, ())
+    assert hit.speedup == pytest.approx(2, rel=STEP)
+
+
+def test_one_config_that_is_nearly_the_best_everywhere_saves_the_others_compiles(lab):
+    best = [make("tile", block_m=16, group_m=group, stages=stages) for group in (1, 2, 4) for stages in (2, 3)][:5]
+    ratios = {config: [0.4955 if place == mine else 0.9 for place in range(5)] for mine, config in enumerate(best)}
+    hit = asked(lab, {WIDE: [0.5] * 5, **ratios})
+    assert (hit.config, hit.branches) == (WIDE, ())
+    hit = asked(lab, {WIDE: [0.55] * 5, **ratios})
+    assert len(hit.branches) == 5

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,29 @@ def test_a_file_put_at_the_path_is_read_once_the_table_is_opened_again(kit, tmp_
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         table.close()
         assert table.verdict(kit.problem, kit.device).pick == kit.configs[2]
+
+
+def test_the_devices_of_a_file_put_at_the_path_are_read_once_the_table_is_opened_again(kit, tmp_path):
+    another = replace(kit.device, sku="Another CPU")
+    path, other = (
+        kit.write(tmp_path / "a.db", [kit.row()]),
+        kit.write(tmp_path / "b.db", [replace(kit.row(), device=another)]),
+    )
+    with opened(path, immutable=True) as table:
+        assert table.devices() == (kit.device,)
+        other.replace(path)
+        if not (pid := os.fork()):
+            found = ()
+            with contextlib.suppress(TableError):
+                found = table.devices()
+            os._exit(0 if found == (another,) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        table.close()
+        assert table.devices() == (another,)
+        path.unlink()
+        table.close()
+        with pytest.raises(TableError):
+            table.devices()
 
 
 def test_rows_of_before_and_after_a_write_do_not_mix(kit, path):

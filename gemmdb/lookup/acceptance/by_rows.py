@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gemmdb.cublaslt import tiles
-from gemmdb.hit import ATEN_BETWEEN, RUNGS, Branches, Hit
+from gemmdb.hit import ATEN_BETWEEN, RUNGS, Branches, Hit, timed_sizes
 from gemmdb.kernels import cublaslt
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.lookup import lowering, symbolic
@@ -47,13 +47,13 @@ BETWEEN = 16
 
 def by_rows(ask: Ask) -> Step:
     """Rung `range`: serve the answers for fixed sizes, joined to as few configs as lose little, if only M is symbolic;
-    else, or if ATen is all of them, what `ranged` finds. Raises InputError for an empty range, or a range for a size
-    other than m, n and k."""
+    else, if ATen is all of them, or if a kernel that cannot share a node takes less time, what `ranged` finds. Raises
+    InputError for an empty range, or a range for a size other than m, n and k."""
     return (_joined(ask) if joinable(ask) else None) or ranged(ask)
 
 
 def _joined(ask: Ask) -> Step | None:
-    """Return the Step that serves the answers for fixed sizes; None if they cannot be joined, or are ATen."""
+    """Return the Step that serves the answers for fixed sizes; None if they are left to `ranged`."""
     name = f"rows {symbolic.ranges_of(ask)}"
     found: tuple[Step | None] = remembered(ask, name, lambda ask: (_of_sizes(ask),))
     return found[0]
@@ -63,7 +63,23 @@ def _of_sizes(ask: Ask) -> Step | None:
     sizes, intervals = _divided(ask)
     if not intervals or {one.config for one in intervals} == {ATEN}:
         return None
+    # A kernel that is good at all sizes is passed over at most of them. To compare those takes as long as all of this.
+    if 2 * sum(one.passed_over for one in sizes) > len(sizes) and _takes_less(ranged(ask).hit, sizes, intervals):
+        return None
     return _step(ask, sizes, intervals)
+
+
+def _takes_less(hit: Hit | None, sizes: Sequence[Size], intervals: Sequence[Interval]) -> bool:
+    """Return whether one kernel for the range takes less time than the intervals' at the sizes where both are known."""
+    if hit is None or hit.branches or hit.config == ATEN:
+        return False
+    logs = {int(one["m"]): -math.log(one["speedup"]) for one in timed_sizes(hit.evidence)}
+    pairs = [
+        (logs[one.problem.m], one.log_ratio(served(intervals, place), math.inf) or 0.0)
+        for place, one in enumerate(sizes)
+        if one.problem.m in logs
+    ]
+    return sum(its for its, _ in pairs) < sum(ours for _, ours in pairs)
 
 
 def _divided(ask: Ask) -> tuple[Sequence[Size], Sequence[Interval]]:
@@ -75,10 +91,28 @@ def _divided(ask: Ask) -> tuple[Sequence[Size], Sequence[Interval]]:
         configs = {one.config for one in sizes}
         if configs == {ATEN}:
             break
-        intervals = symbolic.divide(sizes, configs - {ATEN} | aten, _limits(ask, len(sizes)), MOST_KERNELS)
+        limits = _limits(ask, len(sizes))
+        whole = _for_all(sizes, limits)
+        intervals = [whole] if whole else symbolic.divide(sizes, configs - {ATEN} | aten, limits, MOST_KERNELS)
         if intervals:
             return sizes, intervals
     return sizes, ()
+
+
+def _for_all(sizes: Sequence[Size], limits: symbolic.Limits) -> Interval | None:
+    """Return the interval of all sizes with the fastest config among those that lose at most the limits' `regret` at
+    each of them; None without one that gains enough. Each further kernel costs a compile."""
+    configs = set[Config]()
+    for one in sizes:
+        close = one.close(limits.regret)
+        configs = close - {ATEN} if one is sizes[0] else configs & close
+        if not configs:
+            return None
+    totals = {config: sum(one.log_ratio(config, math.inf) or 0.0 for one in sizes) for config in configs}
+    best = min(totals, key=lambda config: (totals[config], config.text))
+    if totals[best] > -math.log1p(limits.needed) * len(sizes):
+        return None
+    return Interval(0, len(sizes) - 1, best, totals[best])
 
 
 def joinable(ask: Ask) -> bool:

@@ -32,10 +32,12 @@ _MEASURED = (exact_or_extern, near_unless_measured, epilogue, sku)
 
 @dataclass(frozen=True)
 class Size:
-    """One size of the range: its lookup, and the answer for a fixed M. Without an answer (None), ATen serves it."""
+    """One size of the range: its lookup, and the answer for a fixed M. Without an answer (None), ATen serves it.
+    `passed_over`: whether the answer for a fixed M alone is another, which cannot be one of several."""
 
     at: Ask
     hit: Hit | None
+    passed_over: bool = False
 
     @lazy
     def known(self) -> Mapping[Config, Prediction]:
@@ -109,6 +111,10 @@ class Size:
             logs[self.hit.config] = -math.log(self.hit.speedup)
         return logs | {ATEN: 0.0}
 
+    def close(self, loss: float) -> set[Config]:
+        """Return the configs that are slower than the answer for a fixed M by at most `loss`."""
+        return {config for config in self._logs if self.regret(config) <= loss}
+
     def spread(self, config: Config) -> float:
         """Return the relative uncertainty of the config's time; 0 for ATen, and if it is unknown."""
         if config == ATEN:
@@ -137,25 +143,26 @@ def size_of(ask: Ask, m: int, rows: Range) -> Size:
     policy = replace(ask.policy, on_miss="aten", confirm=ask.policy.confirm and m <= MOST_ROWS)
     query = replace(ask.query, problem=problem, ranges={})
     at = replace(ask, query=query, within=_within(ask, problem, rows), policy=policy)
-    hit = _answer(at)
+    hit, passed_over = _answer(at)
     for _ in range(MOST_RETRIES):
         if hit is None or (slow := _slow(at, hit.config, hit.expected_us, hit.speedup)) is None:
             break
         at = replace(at, left_out={**at.left_out, hit.config: slow})
-        hit = _answer(at)
+        hit, passed_over = _answer(at)
     else:
         hit = hit and hit.with_aten()
-    return Size(at, hit)
+    return Size(at, hit, passed_over)
 
 
-def _answer(at: Ask) -> Hit | None:
-    """Return the answer for a fixed M if its config can be one of several, else the best among those that can."""
+def _answer(at: Ask) -> tuple[Hit | None, bool]:
+    """Return the answer for a fixed M if its config can be one of several, else the best among those that can, and
+    whether it is the latter."""
     alone, within = _first(replace(at, within=None)), at.within
     if alone is None and at.problem.m > MOST_ROWS:
-        return None  # Nothing is certainly faster than ATen there.
+        return None, False  # Nothing is certainly faster than ATen there.
     if alone is not None and (within is None or within.rejection(alone.config, at.problem) is None):
-        return alone
-    return _first(at)
+        return alone, False
+    return _first(at), alone is not None
 
 
 def _first(at: Ask) -> Hit | None:
