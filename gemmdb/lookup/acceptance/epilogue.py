@@ -69,9 +69,11 @@ def epilogue(ask: Ask) -> Step:
 
 
 def _answer(ask: Ask, at: Ask) -> Step | None:
-    """Return the result for another problem, from its own rows or its neighbours', without configs that cannot run with
+    """Return the result for another problem, from its own rows or its neighbors', without configs that cannot run with
     this epilogue."""
-    step = _measured(at)
+    # What neighbors with an epilogue are certain of may not hold without one.
+    by_neighbours = ask.problem.epilogue is not None or not is_light_experts(ask.problem)
+    step = _measured(at, by_neighbours)
     for _ in range(MOST_RETRIES):
         hit = None if step is None else step.hit
         if hit is None or hit.branches or hit.config == ATEN:
@@ -80,13 +82,13 @@ def _answer(ask: Ask, at: Ask) -> Step | None:
         if rejected is None:
             break
         at = replace(at, left_out={**at.left_out, hit.config: rejected})
-        step = _measured(at)
+        step = _measured(at, by_neighbours)
     return step
 
 
-def _measured(ask: Ask) -> Step | None:
-    steps = (rung(ask) for rung in ((ranged,) if ask.symbolic else (exact, near)))
-    return next((step for step in steps if step.hit), None)
+def _measured(ask: Ask, by_neighbours: bool) -> Step | None:
+    rungs = (ranged,) if ask.symbolic else (exact, near) if by_neighbours else (exact,)
+    return next((step for rung in rungs if (step := rung(ask)).hit), None)
 
 
 def _rejection(ask: Ask, problem: Problem, hit: Hit) -> Rejected | None:
