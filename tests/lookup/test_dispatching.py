@@ -224,3 +224,17 @@ def test_one_config_that_is_nearly_the_best_everywhere_saves_the_others_compiles
     assert (hit.config, hit.branches) == (WIDE, ())
     hit = asked(lab, {WIDE: [0.55] * 5, **ratios})
     assert len(hit.branches) == 5
+
+
+def test_a_kernel_that_cannot_share_a_node_is_not_served_where_aten_may_be_faster_between_sizes(lab):
+    """With 32 rows, it takes longer than ATen with 16, whose time in between is unknown. Others leave that to ATen."""
+    alone = make("tile", block_m=32, split_k=4, reduce="kernel")
+    rows = [
+        row
+        for place, size in enumerate(SIZES)
+        for row in lab.rows(
+            product(size), {alone: 0.6, NARROW: 0.9}, device=GPU, clock="graph", aten_us=10.0 * 4**place
+        )
+    ]
+    hit = answer(lab.query(product(), GPU, ranges={"m": (2, 32)}), lab.catalog(rows), replace(POLICY, near=False))
+    assert {config for _, config in hit.branches} == {NARROW, ATEN}

@@ -64,14 +64,30 @@ def _of_sizes(ask: Ask) -> Step | None:
     if not intervals or {one.config for one in intervals} == {ATEN}:
         return None
     # A kernel that is good at all sizes is passed over at most of them. To compare those takes as long as all of this.
-    if 2 * sum(one.passed_over for one in sizes) > len(sizes) and _takes_less(ranged(ask).hit, sizes, intervals):
-        return None
+    if 2 * sum(one.passed_over for one in sizes) > len(sizes):
+        other = ranged(ask).hit
+        if other is not None and _takes_less(other, sizes, intervals) and _holds(ask, other):
+            return None
     return _step(ask, sizes, intervals)
 
 
-def _takes_less(hit: Hit | None, sizes: Sequence[Size], intervals: Sequence[Interval]) -> bool:
+def _holds(ask: Ask, hit: Hit) -> bool:
+    """Return whether one kernel for the range is expected to be no slower than ATen between the sizes that it was
+    compared at, or whether ATen cannot take its place there."""
+    known = sorted(timed_sizes(hit.evidence), key=lambda one: int(one["m"]))
+    return not lowering.joins(ATEN, ask.problem) or all(
+        one["m"] - CLOSE <= before["m"]
+        or (
+            takes_no_longer_with_fewer_rows(hit.config, one["m"])
+            and _is_no_slower(one["expected_us"], before["expected_us"] * before["speedup"], ask.policy)
+        )
+        for before, one in pairwise(known)
+    )
+
+
+def _takes_less(hit: Hit, sizes: Sequence[Size], intervals: Sequence[Interval]) -> bool:
     """Return whether one kernel for the range takes less time than the intervals' at the sizes where both are known."""
-    if hit is None or hit.branches or hit.config == ATEN:
+    if hit.branches or hit.config == ATEN:
         return False
     logs = {int(one["m"]): -math.log(one["speedup"]) for one in timed_sizes(hit.evidence)}
     pairs = [
