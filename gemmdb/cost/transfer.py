@@ -19,11 +19,12 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.roofline import roofline_us
 from gemmdb.cost.terms import Estimator
-from gemmdb.cost.work import KERNELS, Setting, Tile, tile_of
+from gemmdb.cost.work import CUTLASS_STAGES, KERNELS, Setting, Tile, tile_of
 from gemmdb.kernels.config import ATEN, Config
-from gemmdb.kernels.hardware import filling, splits, tile_count
+from gemmdb.kernels.hardware import GROUP_ROWS, GROUP_WARPS, filling, splits, tile_count
 from gemmdb.kernels.triton.int4_skinny import DEPTH, MAX_ROWS
 from gemmdb.key.device import Device
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
 _SPLIT = "split_k"
@@ -125,7 +126,7 @@ def split_group(config: Config, resident: int) -> ConfigGroup:
 @functools.cache
 def _group(config: Config, resident: int) -> ConfigGroup:
     shape = tile(config)
-    like = (config.kernel, shape.m, shape.n, shape.swap) if shape else config.text
+    like = (config.name, shape.m, shape.n, shape.swap) if shape else config.text
     return ConfigGroup(config, resident, _same.setdefault(like, Like()))
 
 
@@ -153,6 +154,15 @@ def programs(config: Config, problem: Problem) -> int | None:
 @functools.lru_cache(maxsize=4096)
 def tile(config: Config) -> Tile | None:
     """The tile of a config, None for one without: ATen, or a kernel that only others know."""
+    if config.name == "cutlass:scaled_blocks":
+        value, split = config.values, int(config.values["split_k"])
+        rows = int(value["tile_n" if value["swap"] else "tile_m"])
+        warps = GROUP_WARPS * (2 if rows == 256 else rows // GROUP_ROWS)
+        return Tile(
+            config.name, int(value["tile_m"]), int(value["tile_n"]), SCALE_BLOCK, warps, CUTLASS_STAGES, split,
+            "fixup" if split > 1 else "none", int(value["swap"]), True,
+            cluster=(int(value["cluster_m"]), int(value["cluster_n"])),
+        )
     if config.backend == "triton" and (config.spec.int4 or config.kernel == "scaled_blocks"):
         value = {name: int(number) for name, number in config.params if isinstance(number, int)}
         if config.kernel == "int4_skinny":

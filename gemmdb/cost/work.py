@@ -79,7 +79,7 @@ def tile_of(config: Config) -> Tile | None:
     """The Tile of a config; None for a kernel that is not modelled."""
     value: Mapping[str, Any] = config.values
     name, split = config.kernel, value.get("split_k", 1)
-    if config.backend == "cutlass":
+    if config.name == "cutlass:gemm":
         warps = GROUP_WARPS * warp_groups(config)
         return Tile(
             name, value["tile_m"], value["tile_n"], value["tile_k"], warps, CUTLASS_STAGES, max(split, 1),

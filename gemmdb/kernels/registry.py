@@ -52,6 +52,7 @@ _ALL = (
     inductor.SUM,
     batch.KERNEL,
     scaled_blocks.KERNEL,
+    cutlass.SCALED_BLOCKS,
 )
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}

@@ -153,7 +153,7 @@ def _packed_gemm(config: Config, problem: Problem) -> Rejected | None:
 _RULES = {"aten:int8pack_mm": _int8pack, "cpp:packed_gemm": _packed_gemm}
 _ALWAYS_LOWERED = {
     "aten:default", "aten:padded", "aten:dequantised", "cublaslt:matmul",
-    "cublaslt:matmul_activation", "cutlass:gemm",
+    "cublaslt:matmul_activation", "cutlass:gemm", "cutlass:scaled_blocks",
     "triton:inductor_bmm", "triton:inductor_grouped", "triton:inductor_mm", "triton:inductor_persistent_tma",
     "triton:inductor_scaled_tma", "triton:inductor_sum",
 }  # fmt: skip
@@ -179,7 +179,7 @@ def _rejection_over_ranges(config: Config, query: Query) -> Rejected | None:
         return found
     unbounded = any(high is None for name, (_, high) in query.ranges.items() if name != "k")
     grows = counts_arrivals(config) and not query.problem.spec.grouped  # Groups have partial sums for all programs.
-    if unbounded and (grows or (config.backend == "cutlass" and config.values["split_k"] != 1)):
+    if unbounded and (grows or (config.backend == "cutlass" and kernels_cutlass.streams(config))):
         return Rejected("the workspace has a fixed size, and the GEMM's sizes have no bound")
     return _counters_rejection(config, ends[1]) if config.backend == "triton" else None
 

@@ -12,7 +12,9 @@ from kit.gpu import make, measure, solved
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
+from gemmdb.devices import detect
 from gemmdb.kernels.config import ATEN
+from gemmdb.kernels.cutlass import compiler, headers
 from gemmdb.kernels.hardware import FIRST_FP8
 from gemmdb.key.layout import Layout
 from gemmdb.key.operands import Operand
@@ -100,6 +102,41 @@ OF_BLOCKS = [
     make("scaled_blocks", swap=1, blocks=1, split_k=3), make("scaled_blocks", swap=1, blocks=2, split_k=2),
     make("scaled_blocks", blocks=4), make("scaled_blocks", block_n=32, warps=2, blocks=2),
 ]  # fmt: skip
+
+
+def blocks(m: int, n: int, **changes: int) -> Config:
+    """A config of our CUDA kernel for block scales."""
+    base = {"tile_m": m, "tile_n": n, "cluster_m": 1, "cluster_n": 1, "split_k": 1, "swap": 0}
+    return Config.of("cutlass", "scaled_blocks", **{**base, **changes})
+
+
+OF_CLUSTERS = [
+    blocks(64, 128), blocks(128, 112), blocks(128, 128, cluster_m=2), blocks(128, 96, cluster_n=2), blocks(192, 128),
+    blocks(256, 128, cluster_n=2), blocks(256, 112), blocks(64, 64, split_k=4), blocks(64, 160),
+    blocks(16, 64, swap=1, split_k=4), blocks(48, 128, swap=1, split_k=2), blocks(96, 128, swap=1),
+    blocks(32, 128, swap=1, cluster_n=2), blocks(64, 64, swap=1, cluster_m=2),
+]  # fmt: skip
+"""Of every kind: rows on either side, one to three warp groups, shared loads, parts of K."""
+NEEDS_NVCC = pytest.mark.skipif(
+    not HOPPER or compiler() is None or headers() is None, reason="needs Hopper, nvcc and nvidia-cutlass"
+)
+
+
+@NEEDS_NVCC
+@pytest.mark.parametrize("config", OF_CLUSTERS, ids=lambda config: config.text)
+def test_clusters_apply_scales_of_blocks_within_the_sum(kit: Any, config: Config) -> None:
+    for problem in (*IN_BLOCKS, *(scaled(m=m, n=n, k=1024, scales="block") for m, n in ((516, 784), (4, 272)))):
+        if config.rejection(problem, detect.cuda()) is None:
+            _, code = solved(problem, config)
+            assert kit.served()[-1:] == [config.text]
+            assert "async_compile.cuda(" in code
+            assert "extern_kernels." not in code.partition("async_compile.wait")[2]
+
+
+@NEEDS_NVCC
+@pytest.mark.parametrize("problem", IN_BLOCKS, ids=lambda problem: problem.text)
+def test_clusters_are_measured(problem: Problem) -> None:
+    measure(problem, [one for one in OF_CLUSTERS if one.rejection(problem, detect.cuda()) is None])
 
 
 def is_template(code: str) -> bool:

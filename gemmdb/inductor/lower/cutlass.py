@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gemmdb.inductor.lower.adapter import cutlass, ir_view, prebuilt_kernels, symbolic
+from gemmdb.inductor.lower.adapter import cutlass, ir_view, prebuilt_kernels, symbolic, templates
 from gemmdb.inductor.lower.triton import ANYWHERE, Operands, Refused, check, largest
 from gemmdb.inductor.match import extract
 from gemmdb.kernels import cutlass as kernels_cutlass
@@ -43,8 +43,10 @@ def prepared(config: Config, problem: Problem, operands: Operands, policy: Polic
     if rejected := cutlass.link_rejection():
         raise NotCompiled(rejected.reason)
     m, n = problem.m, problem.n
-    nodes = {"a": operands.a, "b": operands.b}
+    nodes, order = {"a": operands.a, "b": operands.b}, kernels_cutlass.order(config)
     problem = kernels_cutlass.inside(problem)
+    if config.kernel == "scaled_blocks":
+        nodes["scale"], nodes["row_scale"], order = _block_scales(operands)
     for name, vector, length in (("scale", operands.scale, n), ("row_scale", operands.rows, m)):
         if vector is not None:
             nodes[name] = _vector(vector, length)
@@ -68,7 +70,7 @@ def prepared(config: Config, problem: Problem, operands: Operands, policy: Polic
         raise NotCompiled(rejected.reason)
     source = kernels_cutlass.render(config, problem, vectors)
     steps = leading(operands.a, problem.a), leading(operands.b, problem.b)
-    kernel = cutlass.Kernel(source, kernels_cutlass.order(config), steps, bytes_)
+    kernel = cutlass.Kernel(source, order, steps, bytes_)
     return cutlass.Call(problem.op, kernel, nodes, operands.sizes, getattr(torch, TL[problem.out]))
 
 
@@ -100,6 +102,18 @@ def _vector(node: Any, elements: int) -> Any:
     if extract.dtype_name(stored.get_dtype()) not in FLOATS:
         raise Refused(f"a scale or bias of {stored.get_dtype()}")
     return stored
+
+
+def _block_scales(operands: Operands) -> tuple[Any, Any, tuple[Any, Any, int]]:
+    """Return the block scales of B and of A, and the order of their kernel: the elements from those of one step along K
+    to those of the next for A, and along N for B. Raises Refused unless A's lie one after the other along M, and B's
+    along K, as torch wants them."""
+    a, b = (templates.settled(scale, row_major=False) for scale in operands.scales)
+    for node in (a, b):
+        size, stride = symbolic.number(node.get_size()[0]), symbolic.number(node.get_stride()[0])
+        if node.get_dtype() != torch.float32 or (size != 1 and stride != 1):
+            raise Refused("the block scales are not those of torch's layout")
+    return b, a, (a.get_stride()[1], b.get_stride()[1], 0)
 
 
 def leading(node: Any, operand: Operand) -> int:

@@ -1,4 +1,5 @@
-"""Our CUTLASS kernel as one CUDA source, for the generator and for Inductor; needs neither CUTLASS nor a GPU to read.
+"""Our CUTLASS kernels, each one CUDA source, for the generator and for Inductor; needs neither CUTLASS nor a GPU to
+read. What is said of a config here is that of `gemm`, unless it is of `scaled_blocks`.
 
 Macros before the source say what a kernel is compiled for: integers, and words from the fixed lists here. Sizes,
 leading dimensions, the split of K and the order of tiles are arguments, so one compiled kernel serves every problem
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gemmdb.kernels.cutlass import scaled_blocks
 from gemmdb.kernels.cutlass.rules import rejection
 from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, always
 from gemmdb.key.problem import Problem
@@ -40,18 +42,18 @@ rows. On the GPU, all others run the same code."""
 
 
 @functools.cache
-def source() -> str:
-    """The CUDA source, without its macros and without an entry point."""
+def source(kernel: str = "gemm") -> str:
+    """The CUDA source of a kernel, without its macros and without an entry point."""
     from importlib import resources  # Imported where it is used: it takes longer than all of gemmdb's own modules.
 
-    return (resources.files(__name__) / "gemm.cu").read_text()
+    return (resources.files(__name__) / f"{kernel}.cu").read_text()
 
 
 @functools.cache
 def digest(kernel: str) -> str:
     """16 hexadecimal digits that change with the source of a kernel. Rows of the kernel stay valid while they do not
     change."""
-    return hashlib.sha256(f"{kernel}\n{source()}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{kernel}\n{source(kernel)}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def macros(config: ConfigLike, problem: Problem, vectors: Vectors | None = None)
     Only the part of the problem that `inside` keeps counts. `vectors`: of a problem with a scale; by default a scale of
     the columns, in the dtype of a bf16 or fp16 output, and in fp32 for other outputs.
     """
+    if config.kernel == "scaled_blocks":
+        return scaled_blocks.macros(config)
     problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
     # Each pair is the value for A or the output's rows, then the value for B or its columns.
     along_k = problem.a.row_major, problem.b.layout.order.startswith("col")
@@ -120,8 +124,9 @@ def outside(problem: Problem) -> Problem | None:
 
 
 def streams(config: ConfigLike) -> bool:
-    """Whether the config uses the stream-K tile scheduler, which also does a fixed split of K."""
-    return config.values["split_k"] != 1
+    """Whether the config uses the stream-K tile scheduler, which also does a fixed split of K. `scaled_blocks` adds the
+    parts of a split within a cluster, without a workspace."""
+    return config.kernel == "gemm" and config.values["split_k"] != 1
 
 
 def scale_dtype(problem: Problem) -> str:
@@ -130,7 +135,10 @@ def scale_dtype(problem: Problem) -> str:
 
 
 def order(config: ConfigLike) -> tuple[int, int, int]:
-    """(split, swizzle, raster): the arguments of a config, which need no compiling."""
+    """(split, swizzle, raster): the arguments of a config, which need no compiling. Those of `scaled_blocks` are the
+    steps between its scales, which its operands say: zeros here."""
+    if config.kernel == "scaled_blocks":
+        return 0, 0, 0
     value = config.values
     return int(value["split_k"]), int(value["swizzle"]), RASTERS[str(value["raster"])]
 
@@ -157,7 +165,8 @@ def render(config: ConfigLike, problem: Problem, vectors: Vectors | None = None)
 
 def rendered(values: Mapping[str, int | str]) -> str:
     """The source with these macros."""
-    return "".join(f"#define GEMMDB_{name} {value}\n" for name, value in values.items()) + source()
+    text = source("scaled_blocks" if "SCALED_BLOCKS" in values else "gemm")
+    return "".join(f"#define GEMMDB_{name} {value}\n" for name, value in values.items()) + text
 
 
 def headers() -> Path | None:
@@ -191,3 +200,13 @@ KERNEL = Kernel(
     equivalent=EQUIVALENT,
 )  # fmt: skip
 """`split_k` 0 leaves the split to stream-K."""
+_SIDES, _CLUSTER = OneOf((16, 32, 48, 64, 96, 112, 128, 144, 160, 192, 256)), OneOf((1, 2))
+SCALED_BLOCKS = Kernel(
+    "cutlass", "scaled_blocks", ("scaled_mm",), ("cuda",), 10, {
+        "tile_m": _SIDES, "tile_n": _SIDES, "cluster_m": _CLUSTER, "cluster_n": _CLUSTER,
+        "split_k": OneOf((1, 2, 4, 8)), "swap": IntRange(0, 1),
+    },
+    splits=("split_k",), rejection=scaled_blocks.rejection, maps=always,
+    digest=functools.partial(digest, "scaled_blocks"),
+)  # fmt: skip
+"""Every Hopper GPU runs clusters of 8 blocks, of which each sums a part of K."""

@@ -1,6 +1,7 @@
-"""The configs of our CUTLASS kernel that are tried: few kernels (nvcc takes half a minute for each) in several orders.
+"""The configs of our CUTLASS kernels that are tried.
 
-The split of K and the order of tiles are arguments of a compiled kernel: trying them needs no compiling.
+Of `gemm`, few kernels (nvcc takes half a minute for each) in several orders: the split of K and the order of tiles are
+arguments of a compiled kernel, so trying them needs no compiling. Of `scaled_blocks`, more: nvcc takes three seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 from gemmdb.kernels.config import Config
 from gemmdb.kernels.hardware import filling, tile_count
 from gemmdb.kernels.menus.shared import read_shapes, up_to
+from gemmdb.kernels.registry import KERNELS
 from gemmdb.key.device import Device
+from gemmdb.key.ops import SCALE_BLOCK
 from gemmdb.key.problem import Problem
 
 COOPERATIVE = "cooperative"
@@ -33,6 +36,7 @@ class Entry:
     split: bool = False
 
 
+_SCALED = "scaled_mm"
 _MENUS = {
     op: [(limit, [Entry(*entry) for entry in entries]) for limit, entries in menu]
     for op, menu in read_shapes("cutlass").items()
@@ -44,6 +48,10 @@ STREAMS = Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True)
 """The kernel that splits K if none in the menu does."""
 
 
+_SCALED_BLOCKS = read_shapes("cutlass_blocks")[_SCALED]
+"""By the number of rows, (tile along M, along N, swap, cluster, splits of K). Timings: benchmarks/results/h200."""
+
+
 def entries(problem: Problem) -> tuple[Entry, ...]:
     """The kernels for an op and a number of rows."""
     return tuple(up_to(_MENUS.get(problem.op, _MENUS["mm"]), problem.m))
@@ -51,6 +59,11 @@ def entries(problem: Problem) -> tuple[Entry, ...]:
 
 def configs(problem: Problem, device: Device, streams: bool = False) -> list[Config]:
     """The legal cutlass configs to try on a problem, kernel by kernel; with `streams` one of them splits K."""
+    if problem.op == _SCALED:
+        found = dict.fromkeys(_scaled_blocks(problem, device) if problem.scales == "block" else ())
+        return [config for config in found if config.rejection(problem, device) is None]
+    if problem.op not in KERNELS["cutlass", "gemm"].ops:
+        return []
     chosen = entries(problem)
     if streams and not any(entry.split for entry in chosen):
         chosen += (STREAMS,)
@@ -70,6 +83,20 @@ def _orders(entry: Entry, problem: Problem, device: Device) -> Iterator[Config]:
     yield _config(entry, 1, 1)
     if tiles > 2 * device.units:
         yield _config(entry, 1, DEEP_SWIZZLE)
+
+
+def _scaled_blocks(problem: Problem, device: Device) -> Iterator[Config]:
+    """The splits of each tile that leave no more than half of the multiprocessors with two programs, and the tile
+    without a split unless that leaves more than three quarters of them without work."""
+    for m, n, swap, cluster, splits in up_to(_SCALED_BLOCKS, problem.m):
+        tiles, steps = tile_count(problem.m, problem.n, (m, n)), -(-problem.k // SCALE_BLOCK)
+        fitting = [one for one in splits if one > 1 and 2 * one <= steps and 2 * tiles * one <= 3 * device.units]
+        whole = [1] if not fitting or 4 * tiles >= device.units else []
+        for split in (*whole, *fitting):
+            yield Config.of(
+                "cutlass", "scaled_blocks", tile_m=m, tile_n=n, cluster_m=cluster[0], cluster_n=cluster[1],
+                split_k=split, swap=swap,
+            )  # fmt: skip
 
 
 def _config(entry: Entry, split: int, swizzle: int) -> Config:

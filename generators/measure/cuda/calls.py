@@ -202,7 +202,8 @@ def _cublaslt(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tu
     return call, 0.0
 
 
-_CUTLASS_OPERANDS = ("A", "B", "scale", "bias")
+_CUTLASS_OPERANDS = {"gemm": ("A", "B", "scale", "bias", ""), "scaled_blocks": ("A", "B", "scale_b", "", "scale_a")}
+"""The tensors that a kernel reads: A, B, the scale of the columns, a bias, the scale of the rows."""
 _CUTLASS_FAILURES = {
     1: "a tensor is not 16-byte aligned",
     2: "CUTLASS cannot implement the problem",
@@ -224,15 +225,15 @@ def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tup
     library = load_library(artifact.path)
     seconds = time.perf_counter() - start
     sizes = (problem.m, problem.n, problem.k, *_leading(problem, copies[0]))
-    order = cutlass.order(config)
+    order = _steps(copies[0]) if config.kernel == "scaled_blocks" else cutlass.order(config)
     # One for all copies: they follow each other on one stream, and each run begins by zeroing its counters.
     workspace = torch.empty(max(library.gemmdb_workspace(*sizes, *order), 1), dtype=torch.uint8, device="cuda")
-    rest = cutlass.outside(problem)
+    rest, dtype = cutlass.outside(problem), elementwise.product_dtype(problem) if problem.scaled else problem.a.dtype
     after = []
     if rest is not None:
-        launch = elementwise.after(rest, problem.a.dtype)
-        after = [_finish(rest, tensors, problem.a.dtype, launch) for tensors in copies]
-    names = (*_CUTLASS_OPERANDS, "out" if rest is None else "product")
+        launch = elementwise.after(rest, dtype)
+        after = [_finish(rest, tensors, dtype, launch) for tensors in copies]
+    names = (*_CUTLASS_OPERANDS[config.kernel], "out" if rest is None else "product")
     tensors = [[copy.get(name) for name in names] for copy in copies]
 
     def call(index: int) -> None:
@@ -245,6 +246,11 @@ def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tup
             after[index]()
 
     return call, seconds
+
+
+def _steps(tensors: Tensors) -> tuple[int, int, int]:
+    """Return the elements from the block scales of one step along K to the next for A, along N for B, and nothing."""
+    return tensors["scale_a"].stride(1), tensors["scale_b"].stride(1), 0
 
 
 def _leading(problem: Problem, tensors: Tensors) -> Iterator[int]:

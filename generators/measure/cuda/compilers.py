@@ -147,9 +147,9 @@ LIBRARY_LIMIT_S = 600
 LIBRARY_OPTIONS = ("-shared", "-Xcompiler=-fPIC", "-Xptxas=-v")
 ENTRY = """
 extern "C" int gemmdb_gemm(
-    void const* a, void const* b, void const* scale, void const* bias, void* out, int m, int n, int k, long lda,
-    long ldb, int split, int swizzle, int raster, void* workspace, size_t bytes, void* stream) {
-  return run({a, b, scale, bias, out, m, n, k, lda, ldb}, {split, swizzle, raster}, {workspace, bytes},
+    void const* a, void const* b, void const* scale, void const* bias, void const* row_scale, void* out, int m, int n,
+    int k, long lda, long ldb, int split, int swizzle, int raster, void* workspace, size_t bytes, void* stream) {
+  return run({a, b, scale, bias, out, m, n, k, lda, ldb, row_scale}, {split, swizzle, raster}, {workspace, bytes},
              static_cast<cudaStream_t>(stream));
 }
 extern "C" size_t gemmdb_workspace(int m, int n, int k, long lda, long ldb, int split, int swizzle, int raster) {
@@ -189,7 +189,7 @@ def load_library(path: Path) -> Any:
     found = ctypes.CDLL(str(path))
     pointer, size, integer, long = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_long
     sizes, order = (integer, integer, integer, long, long), (integer, integer, integer)
-    found.gemmdb_gemm.argtypes = (*(pointer,) * 5, *sizes, *order, pointer, size, pointer)
+    found.gemmdb_gemm.argtypes = (*(pointer,) * 6, *sizes, *order, pointer, size, pointer)
     found.gemmdb_gemm.restype = integer
     found.gemmdb_workspace.argtypes = (*sizes, *order)
     found.gemmdb_workspace.restype = size

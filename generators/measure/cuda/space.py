@@ -78,8 +78,7 @@ class CudaSpace:
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
         if problem.int4 is not None:
             return _legal([DEQUANTISED_INT4], problem, device)
-        takes = self.cutlass and problem.op in KERNELS["cutlass", "gemm"].ops
-        ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if takes else []
+        ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if self.cutlass else []
         return [*ours, *inductor_menu.configs(problem, device)]
 
 

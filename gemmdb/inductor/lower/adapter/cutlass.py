@@ -36,10 +36,11 @@ PROBE_S = 60
 @dataclass(frozen=True)
 class Kernel:
     """The inputs to generate one call. `source`: the CUDA source without an entry point. `order`: its run-time
-    arguments. `leading`: the leading dimensions of A and B in elements. `workspace`: maximum workspace in bytes."""
+    arguments, of which sizes may decide some. `leading`: the leading dimensions of A and B in elements. `workspace`:
+    maximum workspace in bytes."""
 
     source: str
-    order: tuple[int, int, int]
+    order: tuple[Any, Any, Any]
     leading: tuple[int, int]
     workspace: int
 
