@@ -24,6 +24,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import entry, prebuilt
 from gemmdb.kernels.cutlass.archive import INDEX, KINDS, MAX_BYTES, Place
 from gemmdb.kernels.cutlass.prebuilt import ARCH
+from gemmdb.kernels.menus.cutlass import every_scaled_blocks
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer
 from gemmdb.settings import Policy
@@ -45,12 +46,13 @@ _WHEN = (1980, 1, 1, 0, 0, 0)
 
 def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
     """Return, by name, the units to compile for the verdicts of all tables of a catalog: measured ones first, by
-    frequency, then variants with scales and a bias that problems do not specify."""
+    frequency, then variants with scales and a bias that problems do not specify, then all kernels for block scales."""
     picks = list(_picks(catalog))
     counts = Counter(tuple(cutlass.macros(config, problem).items()) for config, problem in picks)
     measured = sorted(counts, key=lambda one: (-counts[one], one))
     fused = (cutlass.macros(config, one, vectors) for config, problem in picks for one, vectors in _fused(problem))
-    units = [prebuilt.unit(macros) for macros in (*map(dict, measured), *fused)]
+    others = (cutlass.scaled_blocks.macros(config) for config in every_scaled_blocks())
+    units = [prebuilt.unit(macros) for macros in (*map(dict, measured), *fused, *others)]
     return {unit.name: unit for unit in units}
 
 

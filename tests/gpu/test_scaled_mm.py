@@ -127,8 +127,9 @@ NEEDS_NVCC = pytest.mark.skipif(
 def test_clusters_apply_scales_of_blocks_within_the_sum(kit: Any, config: Config) -> None:
     for problem in (*IN_BLOCKS, *(scaled(m=m, n=n, k=1024, scales="block") for m, n in ((516, 784), (4, 272)))):
         if config.rejection(problem, detect.cuda()) is None:
+            gemmdb.inductor.reset_stats()
             _, code = solved(problem, config)
-            assert kit.served()[-1:] == [config.text]
+            assert kit.served() == [config.text]
             assert "async_compile.cuda(" in code
             assert "extern_kernels." not in code.partition("async_compile.wait")[2]
 

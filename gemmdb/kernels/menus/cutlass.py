@@ -92,11 +92,23 @@ def _scaled_blocks(problem: Problem, device: Device) -> Iterator[Config]:
         tiles, steps = tile_count(problem.m, problem.n, (m, n)), -(-problem.k // SCALE_BLOCK)
         fitting = [one for one in splits if one > 1 and 2 * one <= steps and 2 * tiles * one <= 3 * device.units]
         whole = [1] if not fitting or 4 * tiles >= device.units else []
-        for split in (*whole, *fitting):
-            yield Config.of(
-                "cutlass", "scaled_blocks", tile_m=m, tile_n=n, cluster_m=cluster[0], cluster_n=cluster[1],
-                split_k=split, swap=swap,
-            )  # fmt: skip
+        yield from (_cluster(m, n, swap, cluster, split) for split in (*whole, *fitting))
+
+
+def every_scaled_blocks() -> list[Config]:
+    """All configs of `scaled_blocks` that are tried on any problem. The split that fills a GPU differs by size, so a
+    lookup may need each of them."""
+    listed = (entry for _, entries in _SCALED_BLOCKS for entry in entries)
+    return list(dict.fromkeys(
+        _cluster(m, n, swap, cluster, split) for m, n, swap, cluster, splits in listed for split in splits
+    ))  # fmt: skip
+
+
+def _cluster(m: int, n: int, swap: int, cluster: tuple[int, int], split: int) -> Config:
+    return Config.of(
+        "cutlass", "scaled_blocks", tile_m=m, tile_n=n, cluster_m=cluster[0], cluster_n=cluster[1], split_k=split,
+        swap=swap,
+    )  # fmt: skip
 
 
 def _config(entry: Entry, split: int, swizzle: int) -> Config:

@@ -121,15 +121,19 @@ def test_what_cannot_be_multiplied_is_one_illegal_row(problem, device, reason):
 def test_what_is_tried_with_scales_of_blocks(m):
     problem = scaled(m, 4096, 7168, scales="block")
     found = tried(problem)
-    assert names(found) == {"triton:scaled_blocks"}
-    assert 4 <= len(found) < 25
-    assert {"blocks" in config.values for config in found} == {True, False}
-    assert "blocks" not in next(iter(found)).values
-    assert m > 64 or max(config.values["split_k"] for config in found) > 1
+    assert names(found) == {"triton:scaled_blocks", "cutlass:scaled_blocks"}
     for config in found:
         assert config.rejection(problem, H200) is None
         assert "applies block scales" in str(config.rejection(scaled(m, 4096, 7168), H200))
-        assert config.values["block_k"] == 128
+    ours = [config for config in found if config.backend == "triton"]
+    assert 4 <= len(ours) < 25
+    assert {"blocks" in config.values for config in ours} == {True, False}
+    assert "blocks" not in next(iter(ours)).values
+    assert {config.values["block_k"] for config in ours} == {128}
+    clusters = [config for config in found if config.backend == "cutlass"]
+    assert 3 <= len(clusters) < 20
+    for kind in (ours, clusters):
+        assert m > 64 or max(config.values["split_k"] for config in kind) > 1
     others = tried(scaled(m, 4096, 7168, fast_accum=True))
     assert all("within the sum" in str(config.rejection(problem, H200)) for config in others)
 
