@@ -154,26 +154,23 @@ def programs(config: Config, problem: Problem) -> int | None:
 @functools.lru_cache(maxsize=4096)
 def tile(config: Config) -> Tile | None:
     """The tile of a config, None for one without: ATen, or a kernel that only others know."""
-    if config.name == "cutlass:scaled_blocks":
-        value, split = config.values, int(config.values["split_k"])
-        rows = int(value["tile_n" if value["swap"] else "tile_m"])
-        warps = GROUP_WARPS * (2 if rows == 256 else rows // GROUP_ROWS)
-        return Tile(
-            config.name, int(value["tile_m"]), int(value["tile_n"]), SCALE_BLOCK, warps, CUTLASS_STAGES, split,
-            "fixup" if split > 1 else "none", int(value["swap"]), True,
-            cluster=(int(value["cluster_m"]), int(value["cluster_n"])),
-        )
-    if config.backend == "triton" and (config.spec.int4 or config.kernel == "scaled_blocks"):
-        value = {name: int(number) for name, number in config.params if isinstance(number, int)}
-        if config.kernel == "int4_skinny":
-            return Tile(
-                config.kernel, MAX_ROWS, value["block_n"], DEPTH * value["warps"], value["warps"], value["stages"]
-            )
-        split = value["split_k"]
+    ours = config.backend == "triton" and (config.spec.int4 or config.kernel == "scaled_blocks")
+    if not ours and config.name != "cutlass:scaled_blocks":
+        return None if config == ATEN else tile_of(config)
+    value = {name: int(number) for name, number in config.params if isinstance(number, int)}
+    if config.kernel == "int4_skinny":
+        return Tile(config.kernel, MAX_ROWS, value["block_n"], DEPTH * value["warps"], value["warps"], value["stages"])
+    split = value["split_k"]
+    reduce = "fixup" if split > 1 else "none"
+    if ours:
         block = value["block_m"], value["block_n"], value["block_k"] * value.get("blocks", 1)
-        reduce = "fixup" if split > 1 else "none"
         return Tile(config.kernel, *block, value["warps"], value["stages"], split, reduce, value.get("swap", 0))
-    return None if config == ATEN else tile_of(config)
+    rows = value["tile_n" if value["swap"] else "tile_m"]
+    warps = GROUP_WARPS * (2 if rows == 256 else rows // GROUP_ROWS)
+    return Tile(
+        config.name, value["tile_m"], value["tile_n"], SCALE_BLOCK, warps, CUTLASS_STAGES, split, reduce,
+        value["swap"], True, cluster=(value["cluster_m"], value["cluster_n"]),
+    )  # fmt: skip
 
 
 def member_of(config: Config) -> Member:

@@ -134,12 +134,12 @@ def test_no_certain_answer_of_rung_sku_is_slower_on_an_h100() -> None:
     with sku.opened(sku.H100) as tables:
         found, both, lost = sku.figures(tables), sku.against_near(tables), sku.where_aten_won(tables)
     certain, confirming = (way["all"]["kernels"] - way["all"]["unknown"] for way in found.values())
-    assert (certain, confirming) == (854, 1107)
-    assert [way["all"]["slower"] for way in found.values()] == [0, 4]
+    assert (certain, confirming) == (847, 1101)
+    assert [way["all"]["slower"] for way in found.values()] == [0, 3]
     each = {op: way["slower"] for op, way in found["confirming"].items() if way["slower"] and op != "all"}
-    assert each == {"mixed_mm": 2, "scaled_mm": 1, "grouped_mm": 1}
+    assert each == {"mixed_mm": 1, "scaled_mm": 1, "grouped_mm": 1}
     assert both["near"] < 1.01 * both["sku"]
-    assert lost["served"]["slower"] == 2
+    assert lost["served"]["slower"] == 3
 
 
 def test_few_certain_answers_from_rows_without_the_epilogue_are_slower() -> None:
@@ -157,5 +157,5 @@ def test_no_answer_to_the_fresh_sample_is_slower_by_five_percent() -> None:
     for number in (1, 2, 3):
         lines = json_lines(ROOT / "benchmarks" / "results" / "offtable" / f"fresh-{number}.jsonl.gz")
         found.append(fresh_again.figures(list(fresh_again.scored(lines)))["all"])
-    assert [one["timed"] for one in found] == [228, 247, 148]
+    assert [one["timed"] for one in found] == [229, 245, 145]
     assert [one["by 5%"] for one in found] == [1, 0, 0]

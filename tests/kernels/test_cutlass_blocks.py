@@ -113,8 +113,9 @@ def test_m_may_be_symbolic():
 
 
 def test_a_split_has_a_block_of_k_for_each_part():
-    assert legal(config(split_k=8), problem(k=1024))
-    assert "fewer than 8 blocks" in str(config(split_k=8).rejection(problem(k=896), H200))
+    eighths = config(tile_m=16, tile_n=64, swap=1, split_k=8)
+    assert legal(eighths, problem(k=1024))
+    assert "fewer than 8 blocks" in str(eighths.rejection(problem(k=896), H200))
 
 
 @pytest.mark.parametrize("m", [1, 16, 17, 40, 100, 208, 485, 4096])
@@ -126,3 +127,11 @@ def test_the_menu_is_legal_and_fills_the_gpu(m):
         assert ATEN not in found
     assert max(one.values["split_k"] for one in menu.configs(problem(16, 512, 8192), H200)) == 8
     assert menu.configs(Problem.gemm("scaled_mm", m=m, n=512, k=512, scales="row"), H200) == []
+
+
+def test_all_that_the_menu_tries_ships_compiled():
+    archive = prebuilt.archive()
+    assert archive is not None
+    tried = menu.every_scaled_blocks()
+    assert len(tried) > 40
+    assert {prebuilt.name(one, problem()) for one in tried} <= set(archive.kernels)

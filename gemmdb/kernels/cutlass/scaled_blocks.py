@@ -64,8 +64,8 @@ def _reject_tile(config: ConfigLike) -> Rejected | None:
     rows, columns, shared = _tile(config)
     split = int(config.values["split_k"])
     if columns > _MAX_COLUMNS.get(rows, 0):
-        return Rejected("a warp group of the matrix unit takes 64 rows, and the sums of a tile have to fit in registers")
-    if shared is None or (shared and split > 1):
+        return Rejected("a warp group takes 64 rows of the left operand, and the sums have to fit in registers")
+    if shared < 0 or (shared and split > 1):
         return Rejected("a cluster shares one operand's loads, or splits K")
     partials = 4 * (split - 1) * rows * columns
     stage = hardware.stage_bytes((rows, columns, SCALE_BLOCK), (1, 1))
@@ -74,10 +74,10 @@ def _reject_tile(config: ConfigLike) -> Rejected | None:
     return None
 
 
-def _tile(config: ConfigLike) -> tuple[int, int, int | None]:
-    """(rows, columns, GEMMDB_SHARED) of a config; the last is None where clusters extend along both dimensions."""
+def _tile(config: ConfigLike) -> tuple[int, int, int]:
+    """(rows, columns, GEMMDB_SHARED) of a config; the last is negative where clusters extend along both dimensions."""
     value = config.values
     sides = [(int(value[f"tile_{side}"]), int(value[f"cluster_{side}"])) for side in ("m", "n")]
     (rows, down), (columns, along) = sides[::-1] if value["swap"] else sides
-    shared = {(1, 1): 0, (2, 1): 1, (1, 2): 2}.get((down, along))
+    shared = {(1, 1): 0, (2, 1): 1, (1, 2): 2}.get((down, along), -1)
     return rows, columns, shared

@@ -102,6 +102,37 @@ def test_the_source_is_ours_and_its_arguments_are_the_operands(tensor):
     assert kernel.args.python_argdefs()[1][:3] == ["x", "w", "s"]
 
 
+BLOCKS = Config.of("cutlass", "scaled_blocks", tile_m=64, tile_n=128, cluster_m=1, cluster_n=1, split_k=1, swap=0)
+
+
+def in_blocks(tensor, m=48, scale_stride=(1, 48), dtype=torch.float32):
+    """fp8 operands with block scales, A's with these strides."""
+    a, w = (tensor(name, *how, torch.float8_e4m3fn) for name, how in
+            (("x", ([m, 1024], [1024, 1])), ("w", ([1024, 512], [1, 1024]))))  # fmt: skip
+    scales = tensor("r", [m, 8], list(scale_stride), dtype), tensor("s", [8, 4], [1, 8], torch.float32)
+    return Operands(a, w, scales=scales)
+
+
+def test_block_scales_and_the_steps_between_them_are_arguments(tensor):
+    problem = Problem.gemm("scaled_mm", m=48, n=512, k=1024, scales="block")
+    result = cutlass_kernels.lower(BLOCKS, problem, in_blocks(tensor), FORCED)
+    kernel, source = rendered(result)
+    (signature,) = re.findall(r"(int gemmdb_cutlass_[0-9a-f]{24}\(.*\)) {", source)
+    assert kernel.get_signature() == signature
+    assert "void const* a, void const* b, void const* scale, void const* row_scale, void* out" in signature
+    assert kernel.get_dynamic_shape_args() == [48, 512, 1024, 1024, 1024, 48, 8, 0, 0]
+    assert kernel.args.python_argdefs()[1][:4] == ["x", "w", "s", "r"]
+    assert list(V.graph.wrapper_code.defined) == [prebuilt.name(BLOCKS, problem)]
+    assert "place(scale, scale_offset), nullptr, place(out, out_offset)" in source
+
+
+@pytest.mark.parametrize("how", [{"scale_stride": (8, 1)}, {"dtype": torch.float16}])
+def test_block_scales_in_another_layout_are_refused(tensor, how):
+    problem = Problem.gemm("scaled_mm", m=48, n=512, k=1024, scales="block")
+    with pytest.raises(Refused, match="not those of torch's layout"):
+        cutlass_kernels.lower(BLOCKS, problem, in_blocks(tensor, **how), FORCED)
+
+
 @pytest.mark.parametrize("columns", [True, False])
 def test_the_scales_of_rows_and_a_bias_that_no_problem_names(tensor, columns):
     problem = Problem.gemm("int_mm", m=24, n=256, k=512, fusion="scale")
