@@ -184,7 +184,7 @@ def write(files: Mapping[str, Mapping[str, Path]], tools: Tools, out: Path) -> N
         blocks[block] = _packed(data)
     provenance = {
         "arch": ARCH, "cuda": tools.cuda, "cutlass": tools.version, "flags": [*FLAGS, "/", *STRIPPED, "/", *LINKED],
-        "source": cutlass.digest("gemm"),
+        "source": cutlass.sources(),
     }  # fmt: skip
     document = {"provenance": provenance, "kernels": {name: asdict(place) for name, place in kernels.items()}}
     index = json.dumps(document, indent=1, sort_keys=True) + "\n"

@@ -99,7 +99,8 @@ def _calls(config: Config, problem: Problem, epilogue: bool) -> Iterator[str]:
         yield from _aten(config, problem)
     else:
         yield "prepared" if config.backend == "cublaslt" else "cuda"
-        if config.values.get("split_k", 1) != 1:
+        in_memory = config.name != "cutlass:scaled_blocks"  # Its blocks add their parts in shared memory.
+        if in_memory and config.values.get("split_k", 1) != 1:
             yield from ("sum", "workspace")
     scaled = config.backend == "cutlass" and problem.fusion == "scale"
     if epilogue and problem.fusion != "none" and not scaled and not activation_of(config):

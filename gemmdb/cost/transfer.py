@@ -18,6 +18,7 @@ from gemmdb.cost import sizes
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.roofline import roofline_us
+from gemmdb.cost.sizes import ALONE
 from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import CUTLASS_STAGES, KERNELS, Setting, Tile, tile_of
 from gemmdb.kernels.config import ATEN, Config
@@ -108,7 +109,7 @@ def group_of(config: Config, problem: Problem, device: Device) -> ConfigGroup:
     """The group of a config that ran on a problem. A split that does not fill the multiprocessors belongs to the
     config."""
     split, shape = _split(config), tile(config)
-    if split < 2 or shape is None:
+    if split < 2 or shape is None or shape.kernel == ALONE:  # A cluster has 2, 4 or 8 blocks, whatever fills the GPU.
         return _group(config, 0)
     tiles, resident = _tiles(shape, problem), 1
     while device.units * resident < tiles * split:
@@ -155,7 +156,7 @@ def programs(config: Config, problem: Problem) -> int | None:
 def tile(config: Config) -> Tile | None:
     """The tile of a config, None for one without: ATen, or a kernel that only others know."""
     ours = config.backend == "triton" and (config.spec.int4 or config.kernel == "scaled_blocks")
-    if not ours and config.name != "cutlass:scaled_blocks":
+    if not ours and config.name != ALONE:
         return None if config == ATEN else tile_of(config)
     value = {name: int(number) for name, number in config.params if isinstance(number, int)}
     if config.kernel == "int4_skinny":

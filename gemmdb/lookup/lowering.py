@@ -32,7 +32,7 @@ WEIGHT_ONLY = Config.of("aten", "int8pack_mm")
 JOINED_OPS = ("mm", "addmm", "int_mm", "mixed_mm", "scaled_mm")
 """The ops of which several kernels can compute one node of a graph."""
 _JOINED_BY_CUTLASS = ("mm", "addmm")
-"""Those where CUTLASS reads the same operands as the others. Elsewhere, it takes scales of other dtypes."""
+"""Those where CUTLASS reads the same operands as the others. Elsewhere, it takes scales of other dtypes or layouts."""
 NOT_CONSTANT = "gemmdb's CPU kernels need constant weights: in inference, set torch._inductor.config.freezing = True"
 """Why the C++ template, which packs the weight when it is compiled, cannot run, and what to do."""
 NO_WEIGHT = "gemmdb's CPU kernels pack a constant weight, and both operands of this GEMM are inputs or computed"

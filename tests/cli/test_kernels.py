@@ -13,6 +13,7 @@ from gemmdb.cli.probe import Memory
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.cutlass.archive import Archive
+from gemmdb.kernels.menus.cutlass import every_scaled_blocks
 from gemmdb.key.problem import Problem
 
 
@@ -67,8 +68,9 @@ def test_a_build_writes_an_archive_and_goes_on_where_it_was(gemmdb, tmp_path, mo
     monkeypatch.setenv("GEMMDB_TABLES", str(Kit().write(tmp_path / "mine.db", rows)))
     out = tmp_path / "kernels.zip"
     done = gemmdb("kernels", "build", "--out", str(out))
-    assert (done.code, done.out) == (0, f"{out}: 1 kernel, 0.0 MiB\n")
-    assert list(Archive.open(out).kernels) == [prebuilt.name(config, problem)]
+    blocks = {prebuilt.name(one, problem) for one in every_scaled_blocks()}
+    assert (done.code, done.out) == (0, f"{out}: {len(blocks) + 1} kernels, 0.0 MiB\n")
+    assert set(Archive.open(out).kernels) == {prebuilt.name(config, problem)} | blocks
     first, compiled = out.read_bytes(), calls.read_text()
     assert gemmdb("kernels", "build", "--ready", "--out", str(out)).code == 0
     assert (out.read_bytes(), calls.read_text()) == (first, compiled)

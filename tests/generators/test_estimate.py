@@ -37,6 +37,9 @@ LEAN = (6626, 2800, 2995, 684, 170, 300)
 """Numbers of jobs of the builds with effort `lean`: dense GEMMs, and those with a residual."""
 EXPERTS = (101, 162)
 """Numbers of jobs of the builds of grouped_mm alone."""
+CUDA = (359,)
+"""Those of builds of `cutlass:scaled_blocks` alone: nvcc compiled the same few kernels for each problem's emitted code,
+as the archive did not have them yet."""
 QUICK = efforts.named("quick", "cpu")
 SLOWNESS = 0.55
 """Of the machine on which builds on a CPU were recorded. It was not recorded: one speed has to explain them all."""
@@ -92,7 +95,8 @@ def test_a_compile_says_of_a_cpu_what_a_build_of_as_few_candidates_takes():
 
 
 def recorded() -> list[dict]:
-    return [one for one in json.loads(RECORDED.read_text())[PIPELINED:] if not one["before"] or one["measured"] > 50]
+    found = [one for one in json.loads(RECORDED.read_text())[PIPELINED:] if one["jobs"] not in CUDA]
+    return [one for one in found if not one["before"] or one["measured"] > 50]
 
 
 @pytest.mark.parametrize("build", recorded(), ids=lambda one: f"{one['measured']} problems")

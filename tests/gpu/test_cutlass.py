@@ -1,4 +1,4 @@
-"""Our CUTLASS kernel on a GPU: right under the generator, right inside Inductor, and alone there."""
+"""`cutlass:gemm` on a GPU: right under the generator, right inside Inductor, and alone there."""
 
 from collections.abc import Callable
 from dataclasses import replace

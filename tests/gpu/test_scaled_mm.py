@@ -113,7 +113,8 @@ def blocks(m: int, n: int, **changes: int) -> Config:
 OF_CLUSTERS = [
     blocks(64, 128), blocks(128, 112), blocks(128, 128, cluster_m=2), blocks(128, 96, cluster_n=2), blocks(192, 128),
     blocks(256, 128, cluster_n=2), blocks(256, 112), blocks(64, 64, split_k=4), blocks(64, 160),
-    blocks(16, 64, swap=1, split_k=4), blocks(48, 128, swap=1, split_k=2), blocks(96, 128, swap=1),
+    blocks(16, 64, swap=1, split_k=8), blocks(48, 128, swap=1, split_k=2), blocks(96, 128, swap=1),
+    blocks(192, 32, split_k=2), blocks(160, 128, swap=1),
     blocks(32, 128, swap=1, cluster_n=2), blocks(64, 64, swap=1, cluster_m=2),
 ]  # fmt: skip
 """Of every kind: rows on either side, one to three warp groups, shared loads, parts of K."""
@@ -125,7 +126,10 @@ NEEDS_NVCC = pytest.mark.skipif(
 @NEEDS_NVCC
 @pytest.mark.parametrize("config", OF_CLUSTERS, ids=lambda config: config.text)
 def test_clusters_apply_scales_of_blocks_within_the_sum(kit: Any, config: Config) -> None:
-    for problem in (*IN_BLOCKS, *(scaled(m=m, n=n, k=1024, scales="block") for m, n in ((516, 784), (4, 272)))):
+    more = ((516, 784, 1024), (4, 272, 1024), (36, 400, 16384))
+    problems = (*IN_BLOCKS, *(scaled(m=m, n=n, k=k, scales="block") for m, n, k in more))
+    assert config.rejection(problems[-1], detect.cuda()) is None
+    for problem in problems:
         if config.rejection(problem, detect.cuda()) is None:
             gemmdb.inductor.reset_stats()
             _, code = solved(problem, config)

@@ -100,6 +100,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cublaslt.built(tmp_path_factory.mktemp("cublaslt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speed", ["fast", "slow"])
 def test_the_activation_is_confirmed_and_the_next_compile_finds_it(
     kit: Any, standing: Path, tmp_path: Path, speed: str

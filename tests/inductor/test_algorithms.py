@@ -75,6 +75,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cublaslt.built(tmp_path_factory.mktemp("cublaslt"))
 
 
+@pytest.mark.slow
 def test_layers_of_a_program_share_a_trial_and_the_next_compile_needs_none(kit: Any, standing: Path, tmp_path: Path):
     (tmp_path / "data").mkdir()
     first, second = kit.forked(PROGRAM, {"XDG_DATA_HOME": str(tmp_path / "data")}, [str(standing)])

@@ -71,6 +71,7 @@ def ran(program: Callable[..., Any], x: Any, **options: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_all_numbers_of_rows_get_kernels_of_one_order(lowered: list[tuple[Config, Problem]]) -> None:
     by_weight: dict[tuple[int, int], set[Any]] = {}
     for rows in (1, 3, 16, 17, 200):

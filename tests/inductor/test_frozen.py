@@ -255,6 +255,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.slow
 def test_fresh_processes_and_another_order_give_the_same_code(kit, table, tmp_path):
     path = table({key(): kit.CPP, **{key(n=32, constant=1).replace("m=8", f"m={m}"): kit.CPP for m in (2, 4, 16)}})
     enable = f"    import gemmdb.inductor; gemmdb.inductor.enable(frozen=True, tables={str(path)!r})\n"

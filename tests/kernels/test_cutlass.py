@@ -1,4 +1,4 @@
-"""What our CUTLASS kernel is compiled with: words from fixed lists and integers, whatever a table says."""
+"""What `cutlass:gemm` is compiled with: words from fixed lists and integers, whatever a table says."""
 
 import re
 

@@ -6,6 +6,9 @@ import re
 import pytest
 from kit.devices import H200, known
 
+from gemmdb.cost import transfer
+from gemmdb.cost.host import host_us
+from gemmdb.cost.transfer import group_of
 from gemmdb.errors import InputError
 from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import ATEN, Config
@@ -61,7 +64,8 @@ def test_one_compiled_kernel_serves_all_sizes():
 
 
 def test_every_legal_config_fits_into_registers_and_shared_memory():
-    """By the sums of the CUDA source: two stages at least, and at most 255 registers of a thread."""
+    """By the sums of the CUDA source: two stages at least, and at most 255 registers of a thread. A weight's tile is
+    within a block of scales, and parts of K are joined for 64 rows of each warp group."""
     found = []
     for m, n, split, swap in itertools.product(SIDES, SIDES, (1, 2, 4, 8), (0, 1)):
         one = config(tile_m=m, tile_n=n, split_k=split, swap=swap)
@@ -70,6 +74,8 @@ def test_every_legal_config_fits_into_registers_and_shared_memory():
             tokens = columns if swap else rows
             stage = 128 * (rows + columns) + 4 * (tokens + 4) + 16
             assert (AVAILABLE - 1024 - 2 * rows * columns - 4 * (split - 1) * rows * columns) // stage >= 2
+            assert not swap or rows <= 128
+            assert split == 1 or rows <= 192
             waves = 2 if rows == 256 else 1
             assert (waves + 1) * columns // 2 < 200
             found.append((rows, columns))
@@ -84,7 +90,10 @@ def test_every_legal_config_fits_into_registers_and_shared_memory():
         ({"tile_m": 256, "tile_n": 160}, "fit in registers"),
         ({"cluster_m": 2, "cluster_n": 2}, "shares one operand"),
         ({"cluster_m": 2, "split_k": 2}, "shares one operand"),
-        ({"tile_m": 256, "split_k": 4}, "do not fit"),
+        ({"tile_m": 192, "split_k": 4}, "do not fit"),
+        ({"tile_m": 256, "tile_n": 16, "split_k": 2}, "only tiles of up to 192 rows"),
+        ({"tile_m": 16, "tile_n": 256, "swap": 1}, "one block of scales"),
+        ({"tile_m": 32, "tile_n": 192, "swap": 1}, "one block of scales"),
     ],
 )
 def test_which_configs_are_illegal(changes, reason):
@@ -127,6 +136,14 @@ def test_the_menu_is_legal_and_fills_the_gpu(m):
         assert ATEN not in found
     assert max(one.values["split_k"] for one in menu.configs(problem(16, 512, 8192), H200)) == 8
     assert menu.configs(Problem.gemm("scaled_mm", m=m, n=512, k=512, scales="row"), H200) == []
+
+
+def test_a_split_costs_the_host_nothing_and_does_not_follow_the_size():
+    """Its blocks add their parts in shared memory. A cluster has 2, 4 or 8 blocks, whatever fills the GPU."""
+    plain, split = (config(tile_m=16, tile_n=64, swap=1, split_k=one) for one in (1, 8))
+    assert host_us(plain, problem()) == host_us(split, problem())
+    assert group_of(split, problem(16, 1024, 10240), H200).resident == 0
+    assert transfer.tile(split) == transfer.tile(plain)._replace(split=8, reduce="fixup")
 
 
 def test_all_that_the_menu_tries_ships_compiled():

@@ -24,7 +24,7 @@ def joined(decision: Decision) -> bool:
 def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tuple[float, float]) -> Any:
     """Return the output in Inductor's IR. `problem`: that of the operands. ATen takes the place of a kernel that cannot
     be lowered, with a note in the journal. Raises Refused if M is not symbolic, or if ATen cannot do that or may not,
-    since it adds in another order, and NotCompiled if a CUTLASS kernel is not available."""
+    since it adds in another order, and Unavailable if a CUTLASS kernel is not available."""
     if problem != decision.problem:
         raise Refused(deciding.LAYOUT_CHANGED)
     if symbolic.number(operands.sizes[0]) is not None:
@@ -37,7 +37,7 @@ def lower(decision: Decision, problem: Problem, operands: Operands, scalars: tup
         try:
             kernel, used = _kernel(decision, config, (interval, operands), scalars)
             ours = used or ours
-        except cutlass.NotCompiled:
+        except cutlass.Unavailable:
             raise
         except Exception as error:  # Inductor's own, too.
             if decision.session.policy.batch_invariant:
@@ -79,7 +79,7 @@ def _kernel(
 
 def _cutlass(decision: Decision, config: Config, problem: Problem, operands: Operands) -> Any:
     if rejected := row_choice.cutlass_rejection():
-        raise cutlass.NotCompiled(rejected.reason)
+        raise cutlass.Unavailable(rejected.reason)
     found = cutlass.prepared(config, problem, operands, decision.session.policy)
     if {node.get_name() for node in found.operands.values()} - {node.get_name() for node in _operands(operands)}:
         raise Refused("CUTLASS needs a copy of an operand, which would be made for any number of rows")

@@ -1,4 +1,4 @@
-"""Lower a GEMM with a config of our CUTLASS kernel: one call with its scale and bias. Inductor benchmarks nothing."""
+"""Lower a GEMM with a config of a CUTLASS kernel: one call with its scales and bias. Inductor benchmarks nothing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ FLOATS = ("bf16", "fp16", "fp32")
 _BIASES = {"1d": lambda m, n: n, "column": lambda m, n: m, "full": lambda m, n: m * n}
 
 
-class NotCompiled(Refused):
-    """The kernel is not compiled, and nvcc is missing or too slow for the policy."""
+class Unavailable(Refused):
+    """No CUTLASS kernel serves this GEMM, but another kernel may: it is not compiled, and nvcc is missing or too slow
+    for the policy, or it does not read block scales where they lie."""
 
 
 def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) -> Any:
@@ -37,11 +38,11 @@ def lower(config: Config, problem: Problem, operands: Operands, policy: Policy) 
 def prepared(config: Config, problem: Problem, operands: Operands, policy: Policy) -> cutlass.Call:
     """Return the call of the kernel. M may be symbolic, because sizes are arguments.
 
-    Raises Refused if the kernel cannot take the operands, and NotCompiled if no compiled kernel is available.
+    Raises Refused if the kernel cannot take the operands, and Unavailable if another kernel may.
     """
     check(problem, operands, symbolic=True)
     if rejected := cutlass.link_rejection():
-        raise NotCompiled(rejected.reason)
+        raise Unavailable(rejected.reason)
     m, n = problem.m, problem.n
     nodes, order = {"a": operands.a, "b": operands.b}, kernels_cutlass.order(config)
     problem = kernels_cutlass.inside(problem)
@@ -67,7 +68,7 @@ def prepared(config: Config, problem: Problem, operands: Operands, policy: Polic
     apart = len({node.get_name() for node in nodes.values()}) == len(nodes)
     ready = apart and prebuilt_kernels.usable(archive.name(config, problem, vectors))
     if not ready and (rejected := _compile_rejection(config, policy)):
-        raise NotCompiled(rejected.reason)
+        raise Unavailable(rejected.reason)
     source = kernels_cutlass.render(config, problem, vectors)
     steps = leading(operands.a, problem.a), leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, order, steps, bytes_)
@@ -106,13 +107,13 @@ def _vector(node: Any, elements: int) -> Any:
 
 def _block_scales(operands: Operands) -> tuple[Any, Any, tuple[Any, Any, int]]:
     """Return the block scales of B and of A, and the order of their kernel: the elements from those of one step along K
-    to those of the next for A, and along N for B. Raises Refused unless A's lie one after the other along M, and B's
-    along K, as torch wants them."""
+    to those of the next for A, and along N for B. Raises Unavailable unless A's lie one after the other along M, and
+    B's along K, as torch wants them; an engine's own operator may take others."""
     a, b = (templates.settled(scale, row_major=False) for scale in operands.scales)
     for node in (a, b):
         size, stride = symbolic.number(node.get_size()[0]), symbolic.number(node.get_stride()[0])
         if node.get_dtype() != torch.float32 or (size != 1 and stride != 1):
-            raise Refused("the block scales are not those of torch's layout")
+            raise Unavailable("the block scales do not lie as torch wants them")
     return b, a, (a.get_stride()[1], b.get_stride()[1], 0)
 
 

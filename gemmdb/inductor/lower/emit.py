@@ -120,7 +120,7 @@ def _lowered(
     CUTLASS kernel is not available. None if that is ATen."""
     try:
         return _lower(decision, config, problem, operands, scalars)
-    except cutlass.NotCompiled as error:
+    except cutlass.Unavailable as error:
         query = replace(decision.query, problem=problem)
         again = deciding.decide_without_cutlass(decision.session, query, str(error))
         outcome.replaced(decision, again)

@@ -14,7 +14,8 @@ OPERANDS = ("a", "b", "scale", "row_scale", "bias")
 """What a kernel reads, in the order of its parameters; those that a GEMM does not have are left out."""
 OUT = "out"
 INTEGERS = ("m", "n", "k", "lda", "ldb", "split", "swizzle", "raster", "bytes")
-"""`bytes`: of the workspace."""
+"""`split`, `swizzle`, `raster`: the numbers of an order; for `scaled_blocks`, the steps between its scales. `bytes`: of
+the workspace."""
 _PREFIX = "gemmdb_cutlass_"
 _NAME = "GEMMDB_NAME"
 _TEXT = """

@@ -21,7 +21,7 @@ from gemmdb.key.problem import Problem
 from gemmdb.key.toolchain import Toolchain
 
 ARCH = "sm90"
-"""The only GPUs with this kernel."""
+"""The only GPUs with these kernels."""
 LOADING = 1
 """The compile cost of a kernel that is there: it is copied and loaded within milliseconds."""
 _KEPT = 4096

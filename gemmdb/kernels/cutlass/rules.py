@@ -1,4 +1,4 @@
-"""Which configs of our CUTLASS kernel can run on which problem and GPU, each rule with its reason; and its tiles."""
+"""Which configs of `cutlass:gemm` can run on which problem and GPU, each rule with its reason; and its tiles."""
 
 from __future__ import annotations
 

@@ -44,6 +44,8 @@ constexpr bool kAhead = kWaves == 1 && kGroups <= 2 && kColumns <= 128;
 // Whether scales are read after the multiplication, because registers for those of two steps are not free.
 constexpr bool kLate = kSwap && kColumns >= 64;
 static_assert(kRows == 64 * kGroups * kWaves && kGroups <= 3 && kColumns % 16 == 0 && !(kShared && kSplit > 1));
+// The rows of a weight's tile have one scale, and parts of the depth are joined for one wave.
+static_assert(!(kSwap && kRows > 128) && !(kSplit > 1 && kWaves > 1));
 
 // Scales of a stage: of the tile's tokens, then of the weight's block, or of the two that the tile's columns lie in.
 constexpr int kTokens = kSwap ? kColumns : kRows, kScales = kTokens + 4;
@@ -311,26 +313,6 @@ __device__ void sum(
   Scales further;
   int stage = ring.stage, later;
   issue(sums, scales, stage, ring.phase, 0);
-  if constexpr (kWaves == 2) {
-    for (int step = 1; step < steps; ++step) {
-      issue(others, further, stage, ring.phase, 1);
-      cute::warpgroup_wait<1>();
-      finish(sums, scales, stage, 0);
-      ring.next();
-      later = ring.stage;
-      issue(sums, scales, later, ring.phase, 0);
-      cute::warpgroup_wait<1>();
-      finish(others, further, stage, 1);
-      stage = later;
-    }
-    issue(others, further, stage, ring.phase, 1);
-    cute::warpgroup_wait<1>();
-    finish(sums, scales, stage, 0);
-    cute::warpgroup_wait<0>();
-    finish(others, further, stage, 1);
-    ring.next();
-    return;
-  }
   ring.next();
   int step = 1;
   for (; step + 1 < steps; step += 2) {
@@ -578,7 +560,7 @@ int run(Product const& product, Order const& order, Workspace const&, cudaStream
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {unsigned(kCluster), 1, 1};
   // Without the attribute, since a cluster of one block changes which blocks run near each other: tiles that share an
-  // operand then take up to 1.5 times as long.
+  // operand then take up to 1.6 times as long.
   cudaLaunchConfig_t config = {dim3((units < room ? units : room) * kCluster), dim3(kThreads), size_t(kSharedBytes),
                                stream, &cluster, kCluster > 1 ? 1u : 0u};
   auto failure = cudaLaunchKernelEx(

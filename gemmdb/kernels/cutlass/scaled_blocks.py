@@ -18,8 +18,6 @@ from gemmdb.rejected import Rejected
 
 _FP8 = "fp8_e4m3"
 _LEAST_STAGES = 3
-_BLOCK_BYTES = 227 * 1024
-"""Dynamic shared memory of a block."""
 _MAX_COLUMNS = {64: 160, 128: 160, 192: 128, 256: 128}
 """The most columns of the right tile for so many rows of the left one: a thread keeps the sums in registers."""
 
@@ -67,9 +65,11 @@ def _reject_tile(config: ConfigLike) -> Rejected | None:
         return Rejected("a warp group takes 64 rows of the left operand, and the sums have to fit in registers")
     if shared < 0 or (shared and split > 1):
         return Rejected("a cluster shares one operand's loads, or splits K")
+    if (config.values["swap"] and rows > SCALE_BLOCK) or (split > 1 and rows == 2 * SCALE_BLOCK):
+        return Rejected("a weight's tile has one block of scales, and only tiles of up to 192 rows split K")
     partials = 4 * (split - 1) * rows * columns
     stage = hardware.stage_bytes((rows, columns, SCALE_BLOCK), (1, 1))
-    if partials + 2 * rows * columns + _LEAST_STAGES * (stage + 1024) > _BLOCK_BYTES:
+    if partials + 2 * rows * columns + _LEAST_STAGES * (stage + 1024) > hardware.SHARED_BYTES:
         return Rejected(f"{_LEAST_STAGES} pipeline stages do not fit into shared memory")
     return None
 

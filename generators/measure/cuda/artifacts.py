@@ -171,8 +171,7 @@ def required(problem: Problem, config: Config) -> list[Artifact]:
         return _triton(*plan(problem, config).launches)
     if config.backend == "cutlass":
         rest = cutlass.outside(problem)
-        dtype = elementwise.product_dtype(problem) if problem.scaled else problem.a.dtype
-        follows = _triton(elementwise.after(rest, dtype)) if rest is not None else []
+        follows = _triton(elementwise.after(rest, cutlass.product_dtype(problem))) if rest is not None else []
         return [Library.of(problem, config), *follows]
     return []
 

@@ -228,7 +228,7 @@ def _cutlass(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tup
     order = _steps(copies[0]) if config.kernel == "scaled_blocks" else cutlass.order(config)
     # One for all copies: they follow each other on one stream, and each run begins by zeroing its counters.
     workspace = torch.empty(max(library.gemmdb_workspace(*sizes, *order), 1), dtype=torch.uint8, device="cuda")
-    rest, dtype = cutlass.outside(problem), elementwise.product_dtype(problem) if problem.scaled else problem.a.dtype
+    rest, dtype = cutlass.outside(problem), cutlass.product_dtype(problem)
     after = []
     if rest is not None:
         launch = elementwise.after(rest, dtype)

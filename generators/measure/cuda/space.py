@@ -48,7 +48,7 @@ MAX_SAMPLED = 300
 class CudaSpace:
     """GPU search space. `breadth` 0 tries the likely configs of the menu, and a few of cuBLASLt's algorithms. 1 tries
     more of these, and Inductor's own templates, which every breadth tries if the menu is empty, and, on machines that
-    can compile it, the menu of our `cutlass` kernel. 2 tries the whole menus and a sample of the rest of the space."""
+    can compile it, the menu of our CUTLASS kernels. 2 tries the whole menus and a sample of the rest of the space."""
 
     cutlass: bool = True
 

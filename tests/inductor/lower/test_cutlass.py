@@ -1,4 +1,4 @@
-"""Our CUTLASS kernel in Inductor, as far as no GPU is needed: the source that it becomes, and what it refuses."""
+"""Our CUTLASS kernels in Inductor, as far as no GPU is needed: the source that they become, and what they refuse."""
 
 import re
 from dataclasses import replace
@@ -129,7 +129,7 @@ def test_block_scales_and_the_steps_between_them_are_arguments(tensor):
 @pytest.mark.parametrize("how", [{"scale_stride": (8, 1)}, {"dtype": torch.float16}])
 def test_block_scales_in_another_layout_are_refused(tensor, how):
     problem = Problem.gemm("scaled_mm", m=48, n=512, k=1024, scales="block")
-    with pytest.raises(Refused, match="not those of torch's layout"):
+    with pytest.raises(cutlass_kernels.Unavailable, match="do not lie as torch wants them"):
         cutlass_kernels.lower(BLOCKS, problem, in_blocks(tensor, **how), FORCED)
 
 

@@ -208,6 +208,7 @@ def test_a_long_way_is_not_followed():
     assert dequantised.weights(dequantised.traced(program, inputs)) == []
 
 
+@pytest.mark.slow
 def test_programs_compile_to_these_problems():
     compiling = [FOUND[name] for name in FOUND if name != "bytes in words, with zero points" or COPIES_BYTES]
     layers = [Layer(packing, weight) for weight, packing, _ in compiling]

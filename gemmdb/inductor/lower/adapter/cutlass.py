@@ -1,4 +1,4 @@
-"""Our CUTLASS kernel as an Inductor template buffer: rendered once from our source, compiled, never benchmarked.
+"""Our CUTLASS kernels as Inductor template buffers: rendered once from our source, compiled, never benchmarked.
 
 After the buffer we use Inductor's own CUTLASS support: scheduling, compiling, calling, packaging. Inductor's earlier
 steps need CUTLASS's Python package, which may be missing.
