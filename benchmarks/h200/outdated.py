@@ -3,11 +3,12 @@ kernel as it is.
 
     python -m benchmarks.h200 outdated --out SHAPES.jsonl [--rows FOLDER] [--least 0.25] [--effort standard]
 
-Prints, for each op and format of the weight, how many problems there are, which part of today's Triton configs they
-lack in the mean, and how many lack at least the part `--least`. SHAPES lists these, the ones that lack most first, for
-`python -m benchmarks.h200 build --rows none --shapes SHAPES`. Algorithms of cuBLASLt do not count: their search differs
-between builds. Neither do Inductor's templates, which belong to a version of torch, and mm and addmm, whose builds
-search algorithms and try few kernels of Triton.
+Prints, for each op and format of the weight, how many problems there are, which part of today's Triton configs and of
+those of `cutlass:scaled_blocks` they lack in the mean, and how many lack at least the part `--least`. SHAPES lists
+these, the ones that lack most first, for `python -m benchmarks.h200 build --rows none --shapes SHAPES`. Algorithms of
+cuBLASLt do not count: their search differs between builds. Neither do Inductor's templates, which belong to a version
+of torch, `cutlass:gemm`, which not all builds try, and mm and addmm, whose builds search algorithms and try few kernels
+of Triton.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ DENSE = ("mm", "addmm")
 
 @dataclass(frozen=True)
 class Lacking:
-    """A problem, and which part of today's Triton configs has no row."""
+    """A problem, and which part of today's configs of our kernels has no row."""
 
     problem: Problem
     part: float
@@ -73,15 +74,20 @@ def main(options: argparse.Namespace) -> None:
 
 
 def lacking(rows: Mapping[Problem, Collection[Config]], device: Device, effort: Effort) -> Iterator[Lacking]:
-    """Yield the problems that Triton has configs for."""
+    """Yield the problems that our kernels have configs for."""
     space = CudaSpace()
     for problem, known in rows.items():
         if problem.op in DENSE:
             continue
         tried = [one.config for one in space.candidates(problem, device, effort) if one.rejected is None]
-        ours = [config for config in tried if config.backend == "triton" and not config.kernel.startswith("inductor_")]
+        ours = [config for config in tried if _counts(config)]
         if ours:
             yield Lacking(problem, sum(config not in known for config in ours) / len(ours))
+
+
+def _counts(config: Config) -> bool:
+    own = config.backend == "triton" and not config.kernel.startswith("inductor_")
+    return own or config.name == "cutlass:scaled_blocks"
 
 
 def told(found: Collection[Lacking], least: float) -> Iterator[str]:

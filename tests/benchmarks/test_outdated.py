@@ -26,3 +26,9 @@ def test_a_problem_lacks_the_configs_that_no_row_has():
     (line,) = told(list(lacking(rows, DEVICE, EFFORT)), 0.25)
     assert line.startswith("mixed_mm: 2 problems lack ")
     assert line.endswith("1 at least 25%")
+
+
+def test_block_scales_have_a_kernel_of_cuda_too():
+    blocks = Problem.gemm("scaled_mm", m=16, n=4096, k=4096, scales="block")
+    (found,) = lacking({blocks: {ATEN, *ours(blocks)}}, DEVICE, EFFORT)
+    assert 0.2 < found.part < 0.8
