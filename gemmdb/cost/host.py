@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gemmdb.kernels import cutlass
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cublaslt import activation_of
 from gemmdb.kernels.default_mode import may_pad
@@ -99,8 +100,7 @@ def _calls(config: Config, problem: Problem, epilogue: bool) -> Iterator[str]:
         yield from _aten(config, problem)
     else:
         yield "prepared" if config.backend == "cublaslt" else "cuda"
-        in_memory = config.name != "cutlass:scaled_blocks"  # Its blocks add their parts in shared memory.
-        if in_memory and config.values.get("split_k", 1) != 1:
+        if cutlass.streams(config) if config.backend == "cutlass" else config.values.get("split_k", 1) != 1:
             yield from ("sum", "workspace")
     scaled = config.backend == "cutlass" and problem.fusion == "scale"
     if epilogue and problem.fusion != "none" and not scaled and not activation_of(config):

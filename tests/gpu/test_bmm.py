@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.gpu import legal, make, measure, solved
+from kit.gpu import is_template, legal, make, measure, solved
 
 import gemmdb.inductor
 from gemmdb import Config, Problem
@@ -58,12 +58,6 @@ OURS = [
     make("batch"), make("batch", swap=1), make("batch", split_k=3, block_k=32), make("batch", swap=1, split_k=2),
     make("batch", block_m=64, block_k=32, group_m=1, stages=4), make("batch", block_n=16, block_k=16, split_k=2),
 ]  # fmt: skip
-
-
-def is_template(code: str) -> bool:
-    """Whether the code has a template and calls no library."""
-    called = "extern_kernels." in code.partition("async_compile.wait")[2]
-    return code.count("@triton_heuristics.template(") == 1 and not called
 
 
 @pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.text)

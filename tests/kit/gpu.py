@@ -232,3 +232,9 @@ def solved(problem: Problem, config: Config | None) -> tuple[Any, str]:
     error = reference(problem, made).error(result)
     assert error <= tolerance(problem), (error, tolerance(problem))
     return result, str(codes[0])
+
+
+def is_template(code: str) -> bool:
+    """Whether the code has a template and calls no library."""
+    called = "extern_kernels." in code.partition("async_compile.wait")[2]
+    return code.count("@triton_heuristics.template(") == 1 and not called
