@@ -214,3 +214,17 @@ def test_a_build_measures_all_kinds(tmp_path: Path) -> None:
     assert {row.status for row in rows} <= {Status.OK, Status.SLOW}
     assert verdict is not None
     assert 0 < verdict.ratio <= 1
+
+
+@pytest.mark.parametrize(("tokens", "experts", "top"), [(1, 128, 8), (33, 8, 2), (300, 256, 8), (2000, 300, 8)])
+def test_a_layer_with_its_routing(kit: Any, tokens: int, experts: int, top: int) -> None:
+    """Few numbers are sorted by Inductor's code, more by torch's, in one or two bytes."""
+    from benchmarks.programs.expert_layer import experts as layer
+
+    chosen = torch.rand(tokens, experts, device="cuda").topk(top).indices
+    shares, x = kit.rand(tokens, top), kit.rand(tokens, 256)
+    up, down = kit.rand(experts, 2 * 64, 256) / 8, kit.rand(experts, 256, 64) / 8
+    with torch.no_grad():
+        found = torch.compile(layer)(x, shares, chosen, up, down)
+        kit.close(found, layer(x, shares, chosen, up, down))
+    assert not gemmdb.inductor.stats()["errors"]

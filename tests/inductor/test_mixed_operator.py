@@ -54,6 +54,7 @@ OPERATORS = {
     "mixed_mm": (torch.randn(8, K).bfloat16(), ints(K, N), torch.rand(N).bfloat16()),
     "mm_activation": (torch.rand(32, K), torch.rand(K, N), "gelu_tanh", torch.rand(N)),
     "int_mm_scaled": (ints(32, K), ints(K, N), torch.rand(N), torch.float16, torch.rand(32)),
+    "short_sum": (torch.randn(5, 8, N).bfloat16(), torch.float32),
     "horizontal_mm": (torch.randn(8, K).bfloat16(), [ints(K, N), ints(K, 16)], [torch.rand(N), torch.rand(16)], []),
     "horizontal_int4": (
         torch.randn(8, 64).bfloat16(), [torch.randint(0, 256, (n, 32), dtype=torch.uint8) for n in (32, 16)],

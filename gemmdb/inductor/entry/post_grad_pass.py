@@ -36,6 +36,7 @@ from gemmdb.inductor.match import (
     linears,
     mixed,
     ops,
+    routing,
     spelling,
 )  # fmt: skip
 from gemmdb.inductor.match.fx import Unsupported
@@ -66,6 +67,10 @@ class PostGradPass:
             convolutions.rewrite(graph)
         except Exception as error:
             JOURNAL.failure("1 x 1 convolutions", error)
+        try:
+            routing.rewrite(graph)
+        except Exception as error:
+            JOURNAL.failure("routing of experts", error)
         found = list(self._decided(graph))
         # All together: tuning compiles their candidates in parallel and starts its process only once.
         missed = [decision for _, decision in found if decision.config is None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ RESHAPES = (*FLAT_VIEWS, aten.unsqueeze.default, aten.squeeze.default, aten.sque
 """Views that preserve the order of rows and columns."""
 VIEWS = (*RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default)
 """Operators that only change the view of memory. Elementwise work after them still fits into the GEMM's kernel."""
-_CASTS = (prims.convert_element_type.default, aten._to_copy.default)
+CASTS = (prims.convert_element_type.default, aten._to_copy.default)
 SOFTMAX = "prims.prepare_softmax_online.default"
 """Inductor's operator for the maximum and sum of a softmax on a GPU. It has no tag."""
 _FRAME = re.compile(r'^\s*File "([^"\n]+)", line (\d+)', re.MULTILINE)
@@ -67,7 +68,7 @@ def is_returned(node: Any) -> bool:
 def is_pointwise(node: Any) -> bool:
     """Whether `node` is an elementwise operator, which Inductor can fuse into a template."""
     tags = getattr(node.target, "tags", ())
-    return node.op == "call_function" and (torch.Tag.pointwise in tags or node.target in _CASTS)
+    return node.op == "call_function" and (torch.Tag.pointwise in tags or node.target in CASTS)
 
 
 def known(condition: Any) -> bool:
@@ -111,16 +112,35 @@ def is_reduction(node: Any) -> bool:
     return str(node.target) == SOFTMAX or torch.Tag.reduction in getattr(node.target, "tags", ())
 
 
-def call(graph: Any, target: Any, args: tuple[Any, ...], meta: Mapping[str, Any] | None = None) -> Any:
+def call(graph: Any, target: Any, args: tuple[Any, ...], meta: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Create a node that calls `target`, whose first argument is a tensor node. `meta`: metadata of the replaced node;
-    the stack trace, partitioner and recompute tags are kept."""
+    the stack trace, partitioner and recompute tags are kept. `options`: keyword arguments of the operator."""
     inputs = torch.fx.map_arg(args, lambda node: node.meta["val"])
     with inputs[0].fake_mode:
-        result = target(*inputs)
-    node = graph.call_function(target, args)
-    # The partitioner treats a node without tensor metadata as one of several outputs.
-    node.meta = {**(meta or {}), "val": result, "tensor_meta": _extract_tensor_metadata(result)}
+        result = target(*inputs, **options)
+    return _described(graph.call_function(target, args, options), result, meta or {})
+
+
+def output(graph: Any, node: Any, index: int) -> Any:
+    """Create the node of one output of an operator that has several."""
+    return _described(graph.call_function(operator.getitem, (node, index)), node.meta["val"][index], node.meta)
+
+
+def iota(graph: Any, like: Any, length: int) -> Any:
+    """Create the node of the numbers from 0 to `length` - 1, of the dtype and on the device of `like`."""
+    one = value(like)
+    options = {"start": 0, "step": 1, "dtype": one.dtype, "device": one.device, "requires_grad": False}
+    with one.fake_mode:
+        result = prims.iota.default(length, **options)
+    return _described(graph.call_function(prims.iota.default, (length,), options), result, like.meta)
+
+
+def _described(node: Any, result: Any, meta: Mapping[str, Any]) -> Any:
+    """Store the fake result of a new node, and the metadata of the one that it replaces."""
+    node.meta = {**meta, "val": result}
     node.meta.pop("eager_input_vals", None)
+    if isinstance(result, torch.Tensor):  # The partitioner treats a node without it as one of several outputs.
+        node.meta["tensor_meta"] = _extract_tensor_metadata(result)
     return node
 
 

@@ -2,8 +2,9 @@
 
 `mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering; `int4_mm` replaces many
 nodes, or one without a lowering; `int_mm_scaled`, `mm_activation`, `horizontal_mm` and `horizontal_int4` each become
-one kernel; `engine_mm` stands for an engine's operator until a kernel was timed against it. All other GEMMs keep their
-operators, with the decision in node metadata, so Inductor's passes and layout rules for those operators still apply.
+one kernel; `engine_mm` stands for an engine's operator until a kernel was timed against it; `short_sum` sums what the
+experts of a token return. All other GEMMs keep their operators, with the decision in node metadata, so Inductor's passes
+and layout rules for those operators still apply.
 """
 
 from __future__ import annotations
@@ -260,6 +261,11 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
         "Tensor a, Tensor b, str activation, Tensor? bias=None", _mm_activation,
         lambda a, b, activation, bias=None: a.new_empty((a.shape[0], b.shape[1])),
         lambda a, b, *_, **__: _flops(a, b),
+    ),
+    "short_sum": (
+        "Tensor rows, ScalarType dtype", lambda rows, dtype: rows.sum(1, dtype=dtype),
+        lambda rows, dtype: rows.new_empty((rows.shape[0], rows.shape[2]), dtype=dtype),
+        lambda *_, **__: 0,
     ),
     "horizontal_mm": (
         "Tensor a, Tensor[] weights, Tensor[] scales, Tensor[] biases, Tensor? a_scale=None, ScalarType? dtype=None,"

@@ -201,6 +201,12 @@ def register_own(target: Any, lower: Callable[..., Any]) -> None:
         register_lowering(target, type_promotion_kind=None)(lower)
 
 
+def unrolled_sum(rows: Any, dtype: torch.dtype) -> Any:
+    """Lower `gemmdb::short_sum` as pointwise code, as Inductor does in its poolings."""
+    with inductor_config.patch(unroll_reductions_threshold=int(rows.get_size()[1]) + 1):
+        return lowerings[torch.ops.aten.sum.dim_IntList](rows, [1], dtype=dtype)
+
+
 def current_node() -> Any:
     """Return the FX node being lowered, or None."""
     graph = V.graph

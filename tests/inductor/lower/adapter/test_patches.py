@@ -24,6 +24,7 @@ SNAPSHOT = """
         f"gemmdb.{name}{overload}"
         for name in (
             "mixed_mm", "int_mm_scaled", "mm_activation", "int4_mm", "engine_mm", "horizontal_mm", "horizontal_int4",
+            "short_sum",
         )
         for overload in ("", ".default")
     }
