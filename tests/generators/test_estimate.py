@@ -37,7 +37,7 @@ LEAN = (6626, 2800, 2995, 684, 170, 300)
 """Numbers of jobs of the builds with effort `lean`: dense GEMMs, and those with a residual."""
 EXPERTS = (101, 162)
 """Numbers of jobs of the builds of grouped_mm alone."""
-CUDA = (359,)
+CUDA = (359, 238)
 """Those of builds of `cutlass:scaled_blocks` alone: nvcc compiled the same few kernels for each problem's emitted code,
 as the archive did not have them yet."""
 QUICK = efforts.named("quick", "cpu")

@@ -3,8 +3,8 @@
 `mixed_mm` must survive from the joint stage, where its cast is still visible, to the lowering; `int4_mm` replaces many
 nodes, or one without a lowering; `int_mm_scaled`, `mm_activation`, `horizontal_mm` and `horizontal_int4` each become
 one kernel; `engine_mm` stands for an engine's operator until a kernel was timed against it; `short_sum` sums what the
-experts of a token return. All other GEMMs keep their operators, with the decision in node metadata, so Inductor's passes
-and layout rules for those operators still apply.
+experts of a token return. All other GEMMs keep their operators, with the decision in node metadata, so that Inductor's
+passes and layout rules for those operators still apply.
 """
 
 from __future__ import annotations

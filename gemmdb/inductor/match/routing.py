@@ -43,7 +43,7 @@ def rewrite(graph: Any) -> None:
 
 @dataclass(frozen=True)
 class Routing:
-    """The sorted numbers of experts. `sort`: the operator; `numbers`, `order`: its outputs, the first only if it is used.
+    """The sorted numbers of experts. `sort`: the operator; `numbers`, `order`: its outputs, the first if it is used.
     `ends`: the running sums of the numbers of rows per expert. `experts`: how many there are."""
 
     sort: Any
