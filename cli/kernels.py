@@ -55,7 +55,7 @@ def build(
     jobs: int | None = Option(None, metavar="N", min=1, help="Parallel compiles; default: one per processor."),
     ready: bool = Option(False, "--ready", help="Compile nothing: write an archive of the kernels compiled so far."),
 ) -> None:
-    """Compile CUTLASS kernels into one archive: those that the tables use, and all for block scales.
+    """Compile CUTLASS kernels into one archive: those that the tables use, and all for block scales and int4 weights.
 
     It needs nvcc and the CUTLASS headers (pip install 'gemmdb[cutlass]'), but no GPU. A kernel takes nvcc up to
     a minute. Compiled kernels are cached, so you can continue an interrupted build. The same kernels always give the

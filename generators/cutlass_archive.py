@@ -24,7 +24,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import entry, prebuilt
 from gemmdb.kernels.cutlass.archive import INDEX, KINDS, MAX_BYTES, Place
 from gemmdb.kernels.cutlass.prebuilt import ARCH
-from gemmdb.kernels.menus.cutlass import every_scaled_blocks
+from gemmdb.kernels.menus.cutlass import every_int4, every_scaled_blocks
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer
 from gemmdb.settings import Policy
@@ -32,6 +32,11 @@ from gemmdb.table.catalog import Catalog
 
 SCALES = (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", ""), ("bf16", ""))
 """Dtypes of row and column scales in quantized programs, torchao's first; none for a missing vector."""
+INT4 = tuple(
+    Problem.gemm("mixed_mm", m=64, n=4096, k=4096, weight_dtype="int4", packing="low-first", group=group, zeros=zeros)
+    for group, zeros in ((128, "none"), (64, "none"), (128, "uint8"))
+)
+"""Weights whose kernels are all compiled in advance, of any size."""
 FLAGS = (*cutlass.FLAGS, "-Xcompiler=-fPIC,-fvisibility=hidden")
 STRIPPED = ("objcopy", "--strip-symbol=_ZSt21ios_base_library_initv")
 """<iostream> of GCC 13 and later names this symbol and does not use it. No older libstdc++ has it: with it, Ubuntu
@@ -46,13 +51,15 @@ _WHEN = (1980, 1, 1, 0, 0, 0)
 
 def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
     """Return, by name, the units to compile for the verdicts of all tables of a catalog: measured ones first, by
-    frequency, then variants with scales and a bias that problems do not specify, then all kernels for block scales."""
+    frequency, then variants with scales and a bias that problems do not specify, then all kernels for block scales,
+    and for INT4."""
     picks = list(_picks(catalog))
     counts = Counter(tuple(cutlass.macros(config, problem).items()) for config, problem in picks)
     measured = sorted(counts, key=lambda one: (-counts[one], one))
     fused = (cutlass.macros(config, one, vectors) for config, problem in picks for one, vectors in _fused(problem))
-    others = (cutlass.scaled_blocks.macros(config) for config in every_scaled_blocks())
-    units = [prebuilt.unit(macros) for macros in (*map(dict, measured), *fused, *others)]
+    blocks = (cutlass.scaled_blocks.macros(config) for config in every_scaled_blocks())
+    int4 = (cutlass.int4.macros(config, weight) for weight in INT4 for config in every_int4())
+    units = [prebuilt.unit(macros) for macros in (*map(dict, measured), *fused, *blocks, *int4)]
     return {unit.name: unit for unit in units}
 
 

@@ -4,7 +4,7 @@ kernel as it is.
     python -m benchmarks.h200 outdated --out SHAPES.jsonl [--rows FOLDER] [--least 0.25] [--effort standard]
 
 Prints, for each op and format of the weight, how many problems there are, which part of today's Triton configs and of
-those of `cutlass:scaled_blocks` they lack in the mean, and how many lack at least the part `--least`. SHAPES lists
+those of our newer CUDA kernels they lack in the mean, and how many lack at least the part `--least`. SHAPES lists
 these, the ones that lack most first, for `python -m benchmarks.h200 build --rows none --shapes SHAPES`. Algorithms of
 cuBLASLt do not count: their search differs between builds. Neither do Inductor's templates, which belong to a version
 of torch, `cutlass:gemm`, which not all builds try, and mm and addmm, whose builds search algorithms and try few kernels
@@ -87,7 +87,7 @@ def lacking(rows: Mapping[Problem, Collection[Config]], device: Device, effort: 
 
 def _counts(config: Config) -> bool:
     own = config.backend == "triton" and not config.kernel.startswith("inductor_")
-    return own or config.name == "cutlass:scaled_blocks"
+    return own or config.name in ("cutlass:scaled_blocks", "cutlass:int4")
 
 
 def told(found: Collection[Lacking], least: float) -> Iterator[str]:

@@ -35,9 +35,9 @@ _ATEN_SPLITS_K = 6144
 the multiprocessors: 64 rows of N = 1536 and K = 7168 take an H200 16.5 us, and 96 rows 22.2."""
 _MULTIPROCESSORS = 132
 """Those of the GPU that the rates are fitted to, on which ATen's work is assumed to be even."""
-ALONE = "cutlass:scaled_blocks"
-"""The kernel whose programs take all of a multiprocessor's shared memory."""
-_ONE_BYTE = ("groupwise", "scaled_blocks", ALONE)
+CUTLASS_BLOCKS, CUTLASS_INT4 = ALONE = "cutlass:scaled_blocks", "cutlass:int4"
+"""The kernels whose programs take all of a multiprocessor's shared memory."""
+_ONE_BYTE = ("groupwise", "scaled_blocks", CUTLASS_BLOCKS)
 """Kernels whose weight has a byte for each number; others have four bits."""
 
 
@@ -181,7 +181,7 @@ def _bytes(tile: Tile) -> float:
 
 def _resident(tile: Tile, rows: int, device: Device) -> int:
     """Return about how many programs share a multiprocessor."""
-    if tile.kernel == ALONE:
+    if tile.kernel in ALONE:
         return 1
     threads, stages = WARP_THREADS * tile.warps, tile.stages
     if tile.kernel == "int4_skinny":

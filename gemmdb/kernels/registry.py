@@ -53,6 +53,7 @@ _ALL = (
     batch.KERNEL,
     scaled_blocks.KERNEL,
     cutlass.SCALED_BLOCKS,
+    cutlass.INT4,
 )
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}

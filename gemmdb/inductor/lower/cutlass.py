@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from gemmdb.kernels.hardware import LARGEST_OFFSET
 from gemmdb.kernels.triton import TL
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.operands import Operand
-from gemmdb.key.problem import Problem
+from gemmdb.key.problem import Problem, Query
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 
@@ -59,20 +60,50 @@ def prepared(config: Config, problem: Problem, operands: Operands, policy: Polic
     dtypes = {name: extract.dtype_name(node.get_dtype()) for name, node in nodes.items()}
     vectors = kernels_cutlass.Vectors(*(dtypes.get(name, "") for name in ("scale", "row_scale", "bias")))
     bytes_ = _workspace(config, problem, operands)
+    _check_offsets(nodes)
+    _check_compiled(config, problem, vectors, (nodes, policy))
+    source = kernels_cutlass.render(config, problem, vectors)
+    steps = leading(operands.a, problem.a), leading(operands.b, problem.b)
+    kernel = cutlass.Kernel(source, order, steps, bytes_)
+    return cutlass.Call(problem.op, kernel, nodes, operands.sizes, getattr(torch, TL[problem.out]))
+
+
+def int4(config: Config, query: Query, nodes: Mapping[str, Any], sizes: tuple[Any, Any, Any], policy: Policy) -> Any:
+    """Lower a GEMM with an int4 weight. `nodes`: by `entry.OPERANDS`, the activation and a whole weight in memory.
+    Raises what `prepared` raises."""
+    problem = kernels_cutlass.inside(query.problem)
+    zeros = extract.dtype_name(nodes["zeros"].get_dtype()) if "zeros" in nodes else "none"
+    if not kernels_cutlass.int4.reads(zeros, problem):
+        raise Unavailable(f"the kernel does not read zero points of {zeros}")
+    if rejected := cutlass.link_rejection():
+        raise Unavailable(rejected.reason)
+    _check_offsets(nodes)
+    _check_compiled(config, problem, None, (nodes, policy))
+    steps = leading(nodes["a"], problem.a), int(problem.k) // 2
+    kernel = cutlass.Kernel(kernels_cutlass.render(config, problem), kernels_cutlass.order(config), steps, 0)
+    return cutlass.gemm(cutlass.Call(problem.op, kernel, dict(nodes), sizes, getattr(torch, TL[problem.out])))
+
+
+def _check_offsets(nodes: Mapping[str, Any]) -> None:
+    """Raise Refused unless the copy engine can read all operands."""
     for node in nodes.values():
         if ir_view.anywhere(node):
             raise Refused(ANYWHERE)
         offset = int(node.get_layout().offset) * node.get_dtype().itemsize
         if offset % VECTOR_BYTES or offset >= LARGEST_OFFSET:
             raise Refused("an operand is not aligned to 16 bytes, or over 2 GiB into its storage")
+
+
+def _check_compiled(
+    config: Config, problem: Problem, vectors: kernels_cutlass.Vectors | None, how: tuple[Mapping[str, Any], Policy]
+) -> None:
+    """Raise Unavailable unless the archive has the kernel for operands with buffers of their own, or nvcc compiles
+    it."""
+    nodes, policy = how
     apart = len({node.get_name() for node in nodes.values()}) == len(nodes)
     ready = apart and prebuilt_kernels.usable(archive.name(config, problem, vectors))
     if not ready and (rejected := _compile_rejection(config, policy)):
         raise Unavailable(rejected.reason)
-    source = kernels_cutlass.render(config, problem, vectors)
-    steps = leading(operands.a, problem.a), leading(operands.b, problem.b)
-    kernel = cutlass.Kernel(source, order, steps, bytes_)
-    return cutlass.Call(problem.op, kernel, nodes, operands.sizes, getattr(torch, TL[problem.out]))
 
 
 def _compile_rejection(config: Config, policy: Policy) -> Rejected | None:

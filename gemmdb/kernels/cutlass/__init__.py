@@ -1,5 +1,5 @@
 """Our CUTLASS kernels, each one CUDA source, for the generator and for Inductor; needs neither CUTLASS nor a GPU to
-read. What is said of a config here is that of `gemm`, unless it is of `scaled_blocks`.
+read. What is said of a config here is that of `gemm`, unless it is of `scaled_blocks` or of `int4`.
 
 Macros before the source say what a kernel is compiled for: integers, and words from the fixed lists here. Sizes,
 leading dimensions, the split of K and the order of tiles are arguments, so one compiled kernel serves every problem
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemmdb.kernels.cutlass import scaled_blocks
+from gemmdb.kernels.cutlass import int4, scaled_blocks
 from gemmdb.kernels.cutlass.rules import rejection
 from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, always
 from gemmdb.key.problem import Problem
@@ -58,7 +58,7 @@ def digest(kernel: str) -> str:
 
 def sources() -> str:
     """The digests of all kernels' sources: what an archive is compiled from."""
-    return " ".join(map(digest, ("gemm", "scaled_blocks")))
+    return " ".join(map(digest, ("gemm", "scaled_blocks", "int4")))
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ def macros(config: ConfigLike, problem: Problem, vectors: Vectors | None = None)
     """
     if config.kernel == "scaled_blocks":
         return scaled_blocks.macros(config)
+    if config.kernel == "int4":
+        return int4.macros(config, problem)
     problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
     # Each pair is the value for A or the output's rows, then the value for B or its columns.
     along_k = problem.a.row_major, problem.b.layout.order.startswith("col")
@@ -134,8 +136,8 @@ def product_dtype(problem: Problem) -> str:
 
 
 def streams(config: ConfigLike) -> bool:
-    """Whether the config uses the stream-K tile scheduler, which also does a fixed split of K. `scaled_blocks` adds the
-    parts of a split within a cluster, without a workspace."""
+    """Whether the config uses the stream-K tile scheduler, which also does a fixed split of K. The others add the parts
+    of a split within a cluster, without a workspace."""
     return config.kernel == "gemm" and config.values["split_k"] != 1
 
 
@@ -145,9 +147,9 @@ def scale_dtype(problem: Problem) -> str:
 
 
 def order(config: ConfigLike) -> tuple[int, int, int]:
-    """(split, swizzle, raster): the arguments of a config, which need no compiling. Those of `scaled_blocks` are the
-    steps between its scales, which its operands say: zeros here."""
-    if config.kernel == "scaled_blocks":
+    """(split, swizzle, raster): the arguments of a config, which need no compiling. `int4` has none; those of
+    `scaled_blocks` are the steps between its scales, which its operands say: zeros here."""
+    if config.kernel != "gemm":
         return 0, 0, 0
     value = config.values
     return int(value["split_k"]), int(value["swizzle"]), RASTERS[str(value["raster"])]
@@ -175,7 +177,7 @@ def render(config: ConfigLike, problem: Problem, vectors: Vectors | None = None)
 
 def rendered(values: Mapping[str, int | str]) -> str:
     """The source with these macros."""
-    text = source("scaled_blocks" if "SCALED_BLOCKS" in values else "gemm")
+    text = source(next((name for name in ("scaled_blocks", "int4") if name.upper() in values), "gemm"))
     return "".join(f"#define GEMMDB_{name} {value}\n" for name, value in values.items()) + text
 
 
@@ -221,3 +223,12 @@ SCALED_BLOCKS = Kernel(
 )  # fmt: skip
 """Every Hopper GPU runs clusters of 8 blocks, of which each sums a part of K. The machine code of the former digest is
 the same: an assertion came, and code that no config compiles went."""
+INT4 = Kernel(
+    "cutlass", "int4", ("mixed_mm",), ("cuda",), 10, {
+        "tile_m": IntRange(8, 256), "tile_n": OneOf((64, 128, 192, 256)), "tile_k": OneOf((64, 128)),
+        "groups": IntRange(1, 4), "split_k": OneOf((1, 2, 4, 8)),
+    },
+    splits=("split_k",), rejection=int4.rejection, maps=always, digest=functools.partial(digest, "int4"), int4=True,
+    equivalent={"68bec5c9b8ca8f65": "6ad773b8bb54245b"},
+)  # fmt: skip
+"""`groups`: of warps that multiply."""

@@ -10,8 +10,9 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-OPERANDS = ("a", "b", "scale", "row_scale", "bias")
-"""What a kernel reads, in the order of its parameters; those that a GEMM does not have are left out."""
+OPERANDS = ("a", "b", "scale", "row_scale", "bias", "zeros")
+"""What a kernel reads, in the order of its parameters; those that a GEMM does not have are left out. The zero points of
+an int4 weight take the place of the rows' scale in `Product`."""
 OUT = "out"
 INTEGERS = ("m", "n", "k", "lda", "ldb", "split", "swizzle", "raster", "bytes")
 """`split`, `swizzle`, `raster`: the numbers of an order; for `scaled_blocks`, the steps between its scales. `bytes`: of
@@ -54,7 +55,8 @@ def unit(kernel: str, buffers: Mapping[str, str]) -> Unit:
     places = {name: f"place({buffers[name]}, {name}_offset)" if name in buffers else "nullptr" for name in OPERANDS}
     places[OUT] = f"place({buffers[OUT]}, {OUT}_offset)"
     text = _TEXT.replace("POINTERS", ", ".join(places[name] for name in ("a", "b", "scale", "bias", OUT)))
-    text = kernel + text.replace("ROW_SCALE", places["row_scale"]).replace("SIGNATURE", signature)
+    last = places["zeros" if "zeros" in buffers else "row_scale"]
+    text = kernel + text.replace("ROW_SCALE", last).replace("SIGNATURE", signature)
     name = _PREFIX + hashlib.sha256(text.encode()).hexdigest()[:24]
     return Unit(name, signature.replace(_NAME, name), text.replace(_NAME, name))
 

@@ -89,6 +89,6 @@ def _named(macros: tuple[tuple[str, int | str], ...]) -> str:
 
 def unit(macros: Mapping[str, int | str]) -> entry.Unit:
     """What is compiled in advance for these macros."""
-    has = {"scale": macros["SCALE"], "row_scale": macros["ROW_SCALE"], "bias": macros["BIAS"]}
+    has = {one: macros.get(one.upper(), 0) for one in ("scale", "row_scale", "bias", "zeros")}
     operands = [one for one in entry.OPERANDS if has.get(one, True)]
     return entry.apart(cutlass.rendered(macros), operands)

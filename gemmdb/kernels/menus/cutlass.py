@@ -1,12 +1,13 @@
 """The configs of our CUTLASS kernels that are tried.
 
 Of `gemm`, few kernels (nvcc takes half a minute for each) in several orders: the split of K and the order of tiles are
-arguments of a compiled kernel, so trying them needs no compiling. Of `scaled_blocks`, more: nvcc takes three seconds.
+arguments of a compiled kernel, so trying them needs no compiling. Of `scaled_blocks` and `int4`, more: nvcc takes three
+and ten seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gemmdb.kernels.config import Config
@@ -50,6 +51,9 @@ STREAMS = Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True)
 
 _SCALED_BLOCKS = read_shapes("cutlass_blocks")[_SCALED]
 """By the number of rows, (tile along M, along N, swap, cluster, splits of K). Timings: benchmarks/results/h200."""
+_INT4 = read_shapes("cutlass_int4")["mixed_mm"]
+"""By the number of rows, (tile along M, along N, along K, warp groups, splits of K). With fewer rows than the menu has,
+Triton's kernels are faster."""
 
 
 def entries(problem: Problem) -> tuple[Entry, ...]:
@@ -62,6 +66,8 @@ def configs(problem: Problem, device: Device, streams: bool = False) -> list[Con
     if problem.op == _SCALED:
         found = dict.fromkeys(_scaled_blocks(problem, device) if problem.scales == "block" else ())
         return [config for config in found if config.rejection(problem, device) is None]
+    if problem.int4 is not None:
+        return [config for config in _int4(problem, device) if config.rejection(problem, device) is None]
     if problem.op not in KERNELS["cutlass", "gemm"].ops:
         return []
     chosen = entries(problem)
@@ -86,13 +92,23 @@ def _orders(entry: Entry, problem: Problem, device: Device) -> Iterator[Config]:
 
 
 def _scaled_blocks(problem: Problem, device: Device) -> Iterator[Config]:
-    """The splits of each tile that leave no more than half of the multiprocessors with two programs, and the tile
-    without a split unless that leaves more than three quarters of them without work."""
     for m, n, swap, cluster, splits in up_to(_SCALED_BLOCKS, problem.m):
-        tiles, steps = tile_count(problem.m, problem.n, (m, n)), -(-problem.k // SCALE_BLOCK)
-        fitting = [one for one in splits if one > 1 and 2 * one <= steps and 2 * tiles * one <= 3 * device.units]
-        whole = [1] if not fitting or 4 * tiles >= device.units else []
-        yield from (_cluster(m, n, swap, cluster, split) for split in (*whole, *fitting))
+        fitting = _fitting(problem, device, (m, n, SCALE_BLOCK), splits)
+        yield from (_cluster(m, n, swap, cluster, split) for split in fitting)
+
+
+def _int4(problem: Problem, device: Device) -> Iterator[Config]:
+    for m, n, k, groups, splits in up_to(_INT4, problem.m):
+        yield from (_weight(m, n, k, groups, split) for split in _fitting(problem, device, (m, n, k), splits))
+
+
+def _fitting(problem: Problem, device: Device, block: tuple[int, int, int], splits: Sequence[int]) -> list[int]:
+    """The splits of a tile that leave no more than half of the multiprocessors with two programs. 1, no split, is one
+    of them unless others are and it leaves more than three quarters of the multiprocessors without work."""
+    tiles, steps = tile_count(problem.m, problem.n, block[:2]), -(-problem.k // block[2])
+    fitting = [one for one in splits if one > 1 and 2 * one <= steps and 2 * tiles * one <= 3 * device.units]
+    whole = [1] if 1 in splits and (not fitting or 4 * tiles >= device.units) else []
+    return [*whole, *fitting]
 
 
 def every_scaled_blocks() -> list[Config]:
@@ -102,6 +118,18 @@ def every_scaled_blocks() -> list[Config]:
     return list(dict.fromkeys(
         _cluster(m, n, swap, cluster, split) for m, n, swap, cluster, splits in listed for split in splits
     ))  # fmt: skip
+
+
+def every_int4() -> list[Config]:
+    """All configs of `int4` that are tried on any problem."""
+    listed = (entry for _, entries in _INT4 for entry in entries)
+    return list(
+        dict.fromkeys(_weight(m, n, k, groups, split) for m, n, k, groups, splits in listed for split in splits)
+    )
+
+
+def _weight(m: int, n: int, k: int, groups: int, split: int) -> Config:
+    return Config.of("cutlass", "int4", tile_m=m, tile_n=n, tile_k=k, groups=groups, split_k=split)
 
 
 def _cluster(m: int, n: int, swap: int, cluster: tuple[int, int], split: int) -> Config:

@@ -202,8 +202,11 @@ def _cublaslt(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tu
     return call, 0.0
 
 
-_CUTLASS_OPERANDS = {"gemm": ("A", "B", "scale", "bias", ""), "scaled_blocks": ("A", "B", "scale_b", "", "scale_a")}
-"""The tensors that a kernel reads: A, B, the scale of the columns, a bias, the scale of the rows."""
+_CUTLASS_OPERANDS = {
+    "gemm": ("A", "B", "scale", "bias", ""), "scaled_blocks": ("A", "B", "scale_b", "", "scale_a"),
+    "int4": ("A", "B", "scale", "", "zeros"),
+}  # fmt: skip
+"""The tensors that a kernel reads: A, B, the scale of the columns, a bias, the scale of the rows, or zero points."""
 _CUTLASS_FAILURES = {
     1: "a tensor is not 16-byte aligned",
     2: "CUTLASS cannot implement the problem",
@@ -254,7 +257,11 @@ def _steps(tensors: Tensors) -> tuple[int, int, int]:
 
 
 def _leading(problem: Problem, tensors: Tensors) -> Iterator[int]:
-    """Yield the leading strides of A and B."""
+    """Yield the leading strides of A and B, that of a packed weight in bytes."""
+    if problem.int4 is not None:
+        yield int(tensors["A"].stride(0)) if problem.m > 1 else problem.k
+        yield problem.k // 2
+        return
     for operand, matrix in ((problem.a, tensors["A"]), (problem.b, tensors["B"])):
         outer, inner = (0, 1) if operand.layout.order.startswith("row") else (1, 0)
         # A single row's stride is never used and may be anything, but a tensor map needs an aligned one.

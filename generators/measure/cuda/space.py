@@ -77,7 +77,8 @@ class CudaSpace:
 
     def _others(self, problem: Problem, device: Device, effort: Effort) -> list[Config]:
         if problem.int4 is not None:
-            return _legal([DEQUANTISED_INT4], problem, device)
+            ours = cutlass_menu.configs(problem, device) if self.cutlass else []
+            return [*ours, *_legal([DEQUANTISED_INT4], problem, device)]
         ours = cutlass_menu.configs(problem, device, effort.breadth == 2) if self.cutlass else []
         return [*ours, *inductor_menu.configs(problem, device)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200
+from kit.lowered import Operand, Output
 from torch._inductor import graph, utils
 from torch._inductor.fx_passes import mkldnn_fusion
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
 
 from gemmdb.inductor.lower import triton
 from gemmdb.inductor.lower.adapter import cutlass, inductor_templates, templates
@@ -40,3 +44,13 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(cutlass, "compiler_rejection", lambda: None)
     monkeypatch.setattr(cutlass, "gemm", stop)
     return found
+
+
+@pytest.fixture
+def tensor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operand]:
+    """Makes inputs of a graph that is being lowered. What is missing on this machine is nvcc, not the renderer."""
+    monkeypatch.setattr(cutlass, "compiler_rejection", lambda: None)
+    lowered = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
+    lowered.wrapper_code = Output()
+    with V.set_graph_handler(lowered):
+        yield Operand(lowered)

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from kit.devices import H200
+from kit.lowered import Operand, Output, rendered
 from torch._dynamo.source import ConstantSource
 from torch._inductor import ir
 from torch._inductor.graph import GraphLowering
@@ -39,49 +40,6 @@ CONFIG = Config.of(
 def lower(problem, operands):
     """The GEMM in Inductor's IR, by a policy that waits for nvcc."""
     return cutlass_kernels.lower(CONFIG, problem, operands, FORCED)
-
-
-class Operand:
-    """An input of a graph on a GPU that need not be there."""
-
-    def __init__(self, graph):
-        self.graph = graph
-
-    def __call__(self, name, sizes, strides, dtype, offset=0):
-        layout = ir.FixedLayout(torch.device("cuda", 0), dtype, sizes, strides)
-        self.graph.graph_inputs[name] = ir.InputBuffer(name=name, layout=layout)
-        box = ir.StorageBox(self.graph.graph_inputs[name])
-        if not offset:
-            return ir.TensorBox(box)
-        moved = ir.FixedLayout(torch.device("cuda", 0), dtype, sizes, strides, offset)
-        return ir.TensorBox(ir.ReinterpretView(data=box, layout=moved))
-
-
-class Output:
-    """The output code of a graph: which kernels it defines."""
-
-    def __init__(self):
-        self.src_to_kernel, self.defined = {}, {}
-
-    def define_kernel(self, name, body):
-        self.defined[name] = body
-
-
-@pytest.fixture
-def tensor(monkeypatch):
-    # What is missing on this machine is the compiler, not the renderer.
-    monkeypatch.setattr(cutlass, "compiler_rejection", lambda: None)
-    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
-    graph.wrapper_code = Output()
-    with V.set_graph_handler(graph):
-        yield Operand(graph)
-
-
-def rendered(result):
-    buffer = result.data.data
-    kernel, render = buffer.make_kernel_render(buffer)
-    with V.set_kernel_handler(kernel):
-        return kernel, render()
 
 
 def test_the_source_is_ours_and_its_arguments_are_the_operands(tensor):

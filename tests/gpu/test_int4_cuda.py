@@ -1,0 +1,72 @@
+"""Our CUDA kernel for int4 weights on a GPU: right in all its forms, and served alone."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from kit.gpu import measure_forms, served_as_one_choice
+from torch.nn.functional import linear
+
+import gemmdb.inductor
+from gemmdb import Config, Problem
+from gemmdb.kernels.cutlass import compiler, headers
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = [
+    pytest.mark.usefixtures("clean"),
+    pytest.mark.skipif(not HOPPER, reason="the kernel is made of Hopper's instructions"),
+]
+NEEDS_NVCC = pytest.mark.skipif(compiler() is None or headers() is None, reason="needs nvcc and nvidia-cutlass")
+
+
+def weights(**changes: int) -> Config:
+    base = {"tile_m": 128, "tile_n": 128, "tile_k": 128, "groups": 2, "split_k": 1}
+    return Config.of("cutlass", "int4", **{**base, **changes})
+
+
+def int4(**rest: Any) -> Problem:
+    given = {"m": 200, "n": 1032, "k": 1024, "weight_dtype": "int4", "packing": "low-first", "zeros": "none", **rest}
+    return Problem.gemm("mixed_mm", **given)
+
+
+FORMS = [
+    weights(), weights(tile_m=72, split_k=4), weights(tile_m=112, split_k=2), weights(tile_m=256, tile_k=64),
+    weights(tile_m=24, tile_n=192, groups=3), weights(tile_m=48, tile_n=256, groups=4),
+    weights(tile_m=136, tile_n=256), weights(tile_m=192, tile_k=64), weights(tile_m=176),
+]  # fmt: skip
+PROBLEMS = [
+    *(int4(m=m) for m in (1, 17, 77, 333)), int4(m=64, n=8, k=8192), int4(fusion="pointwise"), int4(bias="1d", m=40),
+    *(int4(group=group, zeros=zeros) for group in (32, 64, 128, 256) for zeros in ("none", "uint8", "bf16")),
+    int4(dtype="fp16"), int4(dtype="fp16", zeros="fp16", group=64), int4(zeros="int8"),
+]  # fmt: skip
+
+
+@NEEDS_NVCC
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
+def test_every_form_of_the_kernel_is_right(problem: Problem) -> None:
+    measure_forms(problem, FORMS, least=3)
+
+
+@pytest.mark.parametrize("problem", [int4(), int4(zeros="uint8", m=70)], ids=lambda problem: problem.text)
+@pytest.mark.parametrize("config", FORMS[:6], ids=lambda config: config.text)
+def test_a_config_is_served_as_one_choice(config: Config, problem: Problem) -> None:
+    assert "gemmdb_cutlass_" in served_as_one_choice(config, problem)
+
+
+def test_one_kernel_serves_any_number_of_rows(kit: Any) -> None:
+    packed = torch.randint(0, 256, (1032, 512), device="cuda", dtype=torch.uint8)
+    scale = kit.rand(1032, 8).abs() / 16
+
+    def model(x: Any) -> Any:
+        numbers = torch.stack([packed & 15, packed >> 4], -1).view(1032, 8, 128).to(x.dtype)
+        return linear(x, ((numbers - 8) * scale.unsqueeze(-1)).view(1032, 1024))
+
+    compiled = torch.compile(model)
+    with gemmdb.inductor.force(weights()), torch.no_grad():
+        for m in (240, 30, 500):
+            x = kit.rand(m, 1024)
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=1024)
+            kit.close(compiled(x), model(x))
+    assert kit.served() == [weights().text]
