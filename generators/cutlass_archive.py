@@ -34,7 +34,7 @@ SCALES = (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", ""), ("bf16", ""))
 """Dtypes of row and column scales in quantized programs, torchao's first; none for a missing vector."""
 INT4 = tuple(
     Problem.gemm("mixed_mm", m=64, n=4096, k=4096, weight_dtype="int4", packing="low-first", group=group, zeros=zeros)
-    for group, zeros in ((128, "none"), (64, "none"), (128, "uint8"))
+    for group, zeros in ((128, "none"), (64, "none"))
 )
 """Weights whose kernels are all compiled in advance, of any size."""
 FLAGS = (*cutlass.FLAGS, "-Xcompiler=-fPIC,-fvisibility=hidden")

@@ -35,7 +35,8 @@ _ATEN_SPLITS_K = 6144
 the multiprocessors: 64 rows of N = 1536 and K = 7168 take an H200 16.5 us, and 96 rows 22.2."""
 _MULTIPROCESSORS = 132
 """Those of the GPU that the rates are fitted to, on which ATen's work is assumed to be even."""
-CUTLASS_BLOCKS, CUTLASS_INT4 = ALONE = "cutlass:scaled_blocks", "cutlass:int4"
+CUTLASS_BLOCKS, CUTLASS_INT4 = "cutlass:scaled_blocks", "cutlass:int4"
+ALONE = (CUTLASS_BLOCKS, CUTLASS_INT4)
 """The kernels whose programs take all of a multiprocessor's shared memory."""
 _ONE_BYTE = ("groupwise", "scaled_blocks", CUTLASS_BLOCKS)
 """Kernels whose weight has a byte for each number; others have four bits."""

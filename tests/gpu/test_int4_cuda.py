@@ -38,8 +38,8 @@ FORMS = [
 ]  # fmt: skip
 PROBLEMS = [
     *(int4(m=m) for m in (1, 17, 77, 333)), int4(m=64, n=8, k=8192), int4(fusion="pointwise"), int4(bias="1d", m=40),
-    *(int4(group=group, zeros=zeros) for group in (32, 64, 128, 256) for zeros in ("none", "uint8", "bf16")),
-    int4(dtype="fp16"), int4(dtype="fp16", zeros="fp16", group=64), int4(zeros="int8"),
+    *(int4(group=group, zeros=zeros) for group in (32, 64, 128, 256) for zeros in ("none", "bf16")),
+    int4(dtype="fp16"), int4(dtype="fp16", zeros="fp16", group=64),
 ]  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_every_form_of_the_kernel_is_right(problem: Problem) -> None:
     measure_forms(problem, FORMS, least=3)
 
 
-@pytest.mark.parametrize("problem", [int4(), int4(zeros="uint8", m=70)], ids=lambda problem: problem.text)
+@pytest.mark.parametrize("problem", [int4(), int4(group=64, m=70)], ids=lambda problem: problem.text)
 @pytest.mark.parametrize("config", FORMS[:6], ids=lambda config: config.text)
 def test_a_config_is_served_as_one_choice(config: Config, problem: Problem) -> None:
     assert "gemmdb_cutlass_" in served_as_one_choice(config, problem)

@@ -73,7 +73,7 @@ def int4(config: Config, query: Query, nodes: Mapping[str, Any], sizes: tuple[An
     Raises what `prepared` raises."""
     problem = kernels_cutlass.inside(query.problem)
     zeros = extract.dtype_name(nodes["zeros"].get_dtype()) if "zeros" in nodes else "none"
-    if not kernels_cutlass.int4.reads(zeros, problem):
+    if zeros not in ("none", problem.a.dtype):
         raise Unavailable(f"the kernel does not read zero points of {zeros}")
     if rejected := cutlass.link_rejection():
         raise Unavailable(rejected.reason)

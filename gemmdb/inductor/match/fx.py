@@ -138,7 +138,8 @@ def iota(graph: Any, like: Any, length: int) -> Any:
 def _described(node: Any, result: Any, meta: Mapping[str, Any]) -> Any:
     """Store the fake result of a new node, and the metadata of the one that it replaces."""
     node.meta = {**meta, "val": result}
-    node.meta.pop("eager_input_vals", None)
+    for stale in ("eager_input_vals", "tensor_meta"):
+        node.meta.pop(stale, None)
     if isinstance(result, torch.Tensor):  # The partitioner treats a node without it as one of several outputs.
         node.meta["tensor_meta"] = _extract_tensor_metadata(result)
     return node

@@ -263,7 +263,7 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callabl
         lambda a, b, *_, **__: _flops(a, b),
     ),
     "short_sum": (
-        "Tensor rows, ScalarType dtype", lambda rows, dtype: rows.sum(1, dtype=dtype),
+        "Tensor rows, ScalarType dtype", lambda rows, dtype: rows.sum(1, dtype=dtype).contiguous(),
         lambda rows, dtype: rows.new_empty((rows.shape[0], rows.shape[2]), dtype=dtype),
         lambda *_, **__: 0,
     ),

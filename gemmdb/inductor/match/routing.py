@@ -1,15 +1,17 @@
-"""Rewrite the routing of experts, as transformers spells it, around their grouped GEMMs. Results stay the same.
+"""Rewrite the routing of experts, as transformers spells it, around their grouped GEMMs. Results stay the same, except
+that rows of no expert, whose ids are out of range, may change places among each other.
 
-- `chosen.sort()` (or `argsort`) of the experts' numbers is a radix sort of 64 bits: 8 passes. `histc` over `experts`
-  bins says that only numbers below `experts` matter, so one byte is sorted if it holds them, otherwise two.
+- `chosen.sort()` (or `argsort`) of the experts' ids is a radix sort of 64 bits: 8 passes. `histc` over `experts` bins
+  says that only ids below `experts` matter, so one byte is sorted if it holds them, otherwise two.
 - `histc` and `cumsum` give the groups' ends in four kernels. A binary search in the sorted numbers gives them in one.
-- Inductor sums up to 7 results of a token in pointwise code, more in a reduction whose reads do not coalesce: 8 rows
-  of 7,168 numbers for each of 4,096 tokens take 609 us on an H200. `short_sum` unrolls up to MOST.
+- Inductor sums up to 7 results of a token in pointwise code, more in a reduction whose reads do not coalesce.
+  `short_sum` unrolls up to MOST.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 
 from gemmdb.inductor.match import fx, ops
-from gemmdb.inductor.match.fx import value
+from gemmdb.inductor.match.fx import Unsupported, value
 
 aten, prims = torch.ops.aten, torch.ops.prims
 FEWEST, MOST = 8, 16
@@ -37,13 +39,14 @@ def rewrite(graph: Any) -> None:
     for routing in [*_routings(graph)]:
         routing.rewrite(graph)
     for total in graph.find_nodes(op="call_function", target=aten.sum.dim_IntList):
-        if _sums_results(total):
-            _unroll(graph, total)
+        with suppress(Unsupported):
+            if _sums_results(total):
+                _unroll(graph, total)
 
 
 @dataclass(frozen=True)
 class Routing:
-    """The sorted numbers of experts. `sort`: the operator; `numbers`, `order`: its outputs, the first if it is used.
+    """The sorted ids of experts. `sort`: the operator; `numbers`, `order`: its outputs, the first if it is used.
     `ends`: the running sums of the numbers of rows per expert. `experts`: how many there are."""
 
     sort: Any
@@ -62,7 +65,7 @@ class Routing:
         chosen = self.sort.args[0]
         call = partial(_call, graph, self.sort.meta)
         with graph.inserting_before(self.sort):
-            # Numbers of no expert stay in front of or behind all others, where histc leaves them out.
+            # Ids out of range stay in front of or behind all others, where histc leaves them out.
             kept = call(aten.clamp_max.default, call(aten.clamp_min.default, chosen, -1), self.experts)
             keys = call(prims.convert_element_type.default, call(aten.add.Tensor, kept, 1), self.dtype)
             found = call(self.sort.target, keys, *self.sort.args[1:], **self.sort.kwargs)
@@ -88,20 +91,24 @@ def _call(graph: Any, meta: Mapping[str, Any], target: Any, *args: Any, **option
 def _routings(graph: Any) -> Iterator[Routing]:
     for target in (aten.sort.default, aten.sort.stable):
         for node in graph.find_nodes(op="call_function", target=target):
-            if (found := _routing(node)) is not None:
-                yield found
+            with suppress(Unsupported):
+                if (found := _routing(node)) is not None:
+                    yield found
 
 
 def _routing(sort: Any) -> Routing | None:
-    """What a sort of the numbers of experts is used for; None for other sorts."""
+    """What a sort of the ids of experts is used for; None for other sorts, and where it matters that ids out of range
+    are sorted, too."""
     outputs = {user.args[1]: user for user in sort.users}
     chosen, rising = sort.args[0], not sort.kwargs.get("descending", False) and len(sort.args) <= 2
     integers = value(chosen).dtype in (torch.int32, torch.int64) and value(chosen).dim() == 1
-    if not (rising and integers and 1 in outputs):
+    if not (rising and integers and 1 in outputs) or len(outputs) != len(sort.users):
         return None
     numbers, order = outputs.get(0), outputs[1]
     again = [user for user in order.users if user.target is aten.index.Tensor and user.args == (chosen, [order])]
-    read = [user for one in (numbers, *again) if one is not None for user in fx.users(one, fx.CASTS)]
+    read = [user for one in (numbers, *again) if one is not None for user in _users(one)]
+    if not all(_counts(one) or fx.is_pointwise(one) or one.target is aten.index.Tensor for one in read):
+        return None
     ends = {end: count.args[1] for count in read if _counts(count) for end in count.users if _is_running_sum(end)}
     experts = set(ends.values())
     if len(experts) != 1 or max(experts) >= torch.iinfo(torch.int16).max:
@@ -109,9 +116,18 @@ def _routing(sort: Any) -> Routing | None:
     return Routing(sort, numbers, order, tuple(ends), experts.pop())
 
 
+def _users(ids: Any) -> Iterator[Any]:
+    """Yield the nodes that use ids, directly or through casts that keep them."""
+    for user in ids.users:
+        if user.target in fx.CASTS and value(user).element_size() >= 4 and value(user).device == value(ids).device:
+            yield from _users(user)
+        else:
+            yield user
+
+
 def _counts(node: Any) -> bool:
     """Whether a node counts, for each number from 0 on, how often it occurs."""
-    if node.target is not aten.histc.default or len(node.args) != 4 or value(node.args[0]).element_size() < 4:
+    if node.target is not aten.histc.default or len(node.args) != 4:
         return False
     _, bins, least, most = node.args
     return bool(least == 0 and most == bins - 1 and bins > 1)

@@ -24,7 +24,7 @@ static char* place(void const* buffer, int bytes) {
   return static_cast<char*>(const_cast<void*>(buffer)) + bytes;
 }
 extern "C" __attribute__((__visibility__("default"))) SIGNATURE {
-  Product product{POINTERS, m, n, k, lda, ldb, ROW_SCALE};
+  Product product{POINTERS, m, n, k, lda, ldb, LAST};
   Order order{split, swizzle, raster};
   if (workspace_size) {
     *workspace_size = workspace_bytes(product, order);
@@ -56,7 +56,7 @@ def unit(kernel: str, buffers: Mapping[str, str]) -> Unit:
     places[OUT] = f"place({buffers[OUT]}, {OUT}_offset)"
     text = _TEXT.replace("POINTERS", ", ".join(places[name] for name in ("a", "b", "scale", "bias", OUT)))
     last = places["zeros" if "zeros" in buffers else "row_scale"]
-    text = kernel + text.replace("ROW_SCALE", last).replace("SIGNATURE", signature)
+    text = kernel + text.replace("LAST", last).replace("SIGNATURE", signature)
     name = _PREFIX + hashlib.sha256(text.encode()).hexdigest()[:24]
     return Unit(name, signature.replace(_NAME, name), text.replace(_NAME, name))
 

@@ -3,8 +3,8 @@
 //
 // The weight is the left operand of the matrix unit, from registers, and the activation the right one, from shared
 // memory: tiles of the output are transposed as they are stored. The first warp group of a block loads tiles into a
-// ring of stages. Each other warp group multiplies 64 rows of the weight's tile, or twice 64, and all tokens of the tile. It
-// converts a part of its numbers while the matrix unit multiplies the part before.
+// ring of stages. Each other warp group multiplies 64 rows of the weight's tile, or twice 64, and all tokens of the tile.
+// It converts a part of its numbers while the matrix unit multiplies the part before.
 //
 // The blocks of a cluster each sum a part of the depth (GEMMDB_SPLIT parts). Then each block adds, in order, what all
 // have summed for some of the tokens.
@@ -32,9 +32,9 @@ constexpr int kSplit = GEMMDB_SPLIT;
 constexpr int kGroups = GEMMDB_GROUPS, kWaves = kRows / 64 / kGroups, kThreads = 128 * (kGroups + 1);
 // What one thread sums of 64 rows.
 constexpr int kSums = kTokens / 2;
-// Numbers along K that share a scale, and where zero points come from: 0, all are 8; 1, uint8; 2, the activation's
-// dtype.
-constexpr int kGroup = GEMMDB_GROUP, kZeros = GEMMDB_ZEROS;
+// Weights along K that share a scale, and whether there are zero points, in the activation's dtype. Without, all are 8.
+constexpr int kGroup = GEMMDB_GROUP;
+constexpr bool kZeros = GEMMDB_ZEROS;
 constexpr bool kHalf = GEMMDB_FP16;
 // Groups of a step, or steps of a group.
 constexpr int kPer = kGroup < kDepth ? kDepth / kGroup : 1, kLong = kGroup > kDepth ? kGroup / kDepth : 1;
@@ -44,7 +44,8 @@ constexpr int kUnits = kDepth / 16 * kWaves, kFragments = 4, kLead = 2;
 // Units whose numbers are read at once; they are read that much before they are converted.
 constexpr int kPair = 2 * kWaves, kAhead = kLead + kPair;
 static_assert(kRows == 64 * kGroups * kWaves && kTokens % 8 == 0 && kTokens <= 256 && kRows <= 256);
-static_assert((kDepth == 64 || kDepth == 128) && kGroup % 32 == 0 && kUnits % kFragments == 0 && kAhead <= kUnits);
+static_assert((kDepth == 64 || kDepth == 128) && (kDepth % kGroup == 0 || kGroup % kDepth == 0) && kGroup % 32 == 0);
+static_assert(kUnits % kFragments == 0 && kAhead <= kUnits);
 
 constexpr int kTokenBytes = kTokens * kDepth * 2, kRowBytes = kRows * kDepth / 2;
 constexpr int kStageBytes = kTokenBytes + kRowBytes;
@@ -79,12 +80,12 @@ using Mma = GEMMDB_MMA(GEMMDB_TILE_M);
 
 struct Arguments {
   uint16_t const* scales;
-  void const* zeros;
+  uint16_t const* zeros;
   int m, n, k;
 
   __host__ __device__ int tiles_m() const { return (m + kTokens - 1) / kTokens; }
   __host__ __device__ int tiles_n() const { return (n + kRows - 1) / kRows; }
-  __host__ __device__ int units() const { return tiles_m() * tiles_n(); }
+  __host__ __device__ int tiles() const { return tiles_m() * tiles_n(); }
   __device__ int steps() const { return (k + kDepth - 1) / kDepth; }
   __device__ int groups() const { return (k + kGroup - 1) / kGroup; }
 };
@@ -126,7 +127,7 @@ __device__ void load_tiles(
   constexpr uint64_t cached = 0x1000000000000000;
   int first, last;
   slice(product, rank, first, last);
-  for (int unit = blockIdx.x / kSplit; unit < product.units(); unit += gridDim.x / kSplit) {
+  for (int unit = blockIdx.x / kSplit; unit < product.tiles(); unit += gridDim.x / kSplit) {
     Tile tile(product, unit);
     for (int step = first; step < last; ++step, ring.next()) {
       int stage = ring.stage, depth = step * kDepth;
@@ -217,11 +218,7 @@ struct Reader {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           scales[wave][half][place] = __ldg(product.scales + rows[wave][half] + found);
-          if (kZeros == 1) {
-            zeros[wave][half][place] = __ldg(static_cast<uint8_t const*>(product.zeros) + rows[wave][half] + found);
-          } else if (kZeros == 2) {
-            zeros[wave][half][place] = __ldg(static_cast<uint16_t const*>(product.zeros) + rows[wave][half] + found);
-          }
+          if (kZeros) zeros[wave][half][place] = __ldg(product.zeros + rows[wave][half] + found);
         }
       }
     }
@@ -254,8 +251,7 @@ struct Reader {
         for (int place = 0; place < kPer; ++place) {
           uint32_t both = __shfl_sync(0xffffffff, held[wave][half][place], slot, 4);
           found.scale[wave][half][place] = kZeros ? permute(both, both, 0x1010) : both;
-          if (kZeros == 1) found.zero[wave][half][place] = permute(both, kMagic >> 8 & 0xff, 0x4242);
-          if (kZeros == 2) found.zero[wave][half][place] = permute(both, both, 0x3232);
+          if (kZeros) found.zero[wave][half][place] = permute(both, both, 0x3232);
         }
       }
     }
@@ -267,12 +263,8 @@ struct Reader {
 __device__ uint32_t convert(uint32_t word, uint32_t scale, uint32_t zero, uint32_t selector, uint32_t spread) {
   uint32_t byte = permute(word, 0, selector), pair;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(pair) : "r"(byte * spread), "r"(0x000F000F), "r"(kMagic));
-  if (kZeros == 1) {
-    pair = subtract(pair, zero);
-  } else {
-    pair = subtract(pair, kZeros ? kMagic : kMagic + 0x00080008);
-    if (kZeros == 2) pair = subtract(pair, zero);
-  }
+  pair = subtract(pair, kZeros ? kMagic : kMagic + 0x00080008);
+  if (kZeros) pair = subtract(pair, zero);
   return scaled(pair, scale);
 }
 
@@ -505,7 +497,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm(
     }
     int first, last;
     slice(product, rank, first, last);
-    for (int unit = blockIdx.x / kSplit; unit < product.units(); unit += gridDim.x / kSplit) {
+    for (int unit = blockIdx.x / kSplit; unit < product.tiles(); unit += gridDim.x / kSplit) {
       Tile tile(product, unit);
       float total[kWaves][kSums];
       sum(total, ring, product, tile, first, last, group, warp, lane);
@@ -586,12 +578,13 @@ size_t workspace_bytes(Product const&, Order const&) { return 0; }
 // Enqueues the product on `stream`; 0, or the Failure that kept it from being enqueued.
 int run(Product const& product, Order const&, Workspace const&, cudaStream_t stream) {
   using namespace kernel;
+  if (product.m == 0) return 0;
   void const* pointers[] = {product.a, product.b, product.out};
   for (void const* pointer : pointers) {
     if (reinterpret_cast<size_t>(pointer) % 16 != 0) return kMisaligned;
   }
-  Arguments arguments{
-      static_cast<uint16_t const*>(product.scale), product.zeros, product.m, product.n, product.k};
+  Arguments arguments{static_cast<uint16_t const*>(product.scale), static_cast<uint16_t const*>(product.zeros),
+                      product.m, product.n, product.k};
   constexpr auto bytes = CU_TENSOR_MAP_DATA_TYPE_UINT8;
   constexpr auto floats = kHalf ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   constexpr auto wide = CU_TENSOR_MAP_SWIZZLE_128B;
@@ -609,13 +602,13 @@ int run(Product const& product, Order const&, Workspace const&, cudaStream_t str
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   cudaFuncSetAttribute(gemm, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  int units = arguments.units(), room = kSplit > 1 ? units : processors;
+  int tiles = arguments.tiles(), room = kSplit > 1 ? tiles : processors;
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {unsigned(kSplit), 1, 1};
   // Without the attribute, since a cluster of one block changes which blocks run near each other: tiles that share an
   // operand then take up to 1.6 times as long.
-  cudaLaunchConfig_t config = {dim3((units < room ? units : room) * kSplit), dim3(kThreads), size_t(kSharedBytes),
+  cudaLaunchConfig_t config = {dim3((tiles < room ? tiles : room) * kSplit), dim3(kThreads), size_t(kSharedBytes),
                                stream, &cluster, kSplit > 1 ? 1u : 0u};
   return cudaLaunchKernelEx(&config, gemm, tokens, rows, out, arguments) == cudaSuccess ? 0 : kLaunch;
 }

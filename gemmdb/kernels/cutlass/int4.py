@@ -1,7 +1,7 @@
 """Our CUDA kernel for int4 weights with a scale for each group, `int4.cu`: what it is compiled for, and its rules.
 
 Like `scaled_blocks`, it is built from CUTLASS's instructions. A compiled kernel serves every problem whose weight has
-groups of the same size and zero points of the same kind: sizes and leading dimensions are arguments.
+groups of the same size, and zero points or none: sizes and leading dimensions are arguments.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from collections.abc import Collection
 from gemmdb.kernels import hardware, rules
 from gemmdb.kernels.kernel import ConfigLike
 from gemmdb.key.device import Device
-from gemmdb.key.int4 import LOW_FIRST, Int4Format
+from gemmdb.key.int4 import LOW_FIRST
 from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
-_NONE, _BYTES, _FLOATS = range(3)
-"""The values of GEMMDB_ZEROS: all zero points are 8; uint8; in the activation's dtype."""
 _ROWS = 8
 """The matrix unit takes multiples of this from shared memory."""
 _LEAST_STAGES, _MOST_STAGES = 3, 24
@@ -27,29 +25,14 @@ _MAX_SUMS = {1: 136, 2: 136, 3: 64, 4: 48}
 
 def macros(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
     """The macros of a legal config, by name without GEMMDB_. Those of scales and bias are for `entry` alone."""
-    own, value = _format(problem), config.values
-    zeros = _zeros(own.zeros, problem.a.dtype)
-    assert zeros is not None
+    own, value = problem.int4, config.values
+    assert own is not None
     return {
         "INT4": 1, "TILE_M": int(value["tile_m"]), "TILE_N": int(value["tile_n"]), "TILE_K": int(value["tile_k"]),
-        "GROUPS": int(value["groups"]), "SPLIT": int(value["split_k"]), "GROUP": own.size, "ZEROS": zeros,
-        "FP16": int(problem.a.dtype == "fp16"), "SCALE": 1, "ROW_SCALE": 0, "BIAS": 0,
+        "GROUPS": int(value["groups"]), "SPLIT": int(value["split_k"]), "GROUP": own.size,
+        "ZEROS": int(own.zeros != "none"), "FP16": int(problem.a.dtype == "fp16"),
+        "SCALE": 1, "ROW_SCALE": 0, "BIAS": 0,
     }  # fmt: skip
-
-
-def _format(problem: Problem) -> Int4Format:
-    assert problem.int4 is not None
-    return problem.int4
-
-
-def _zeros(zeros: str, dtype: str) -> int | None:
-    """The kind of zero points of a dtype, with activations of `dtype`; None if the kernel does not read them."""
-    return {"none": _NONE, "uint8": _BYTES, "int8": _BYTES, dtype: _FLOATS}.get(zeros)
-
-
-def reads(zeros: str, problem: Problem) -> bool:
-    """Whether the kernel for a problem reads zero points of this dtype, `none` without any."""
-    return _zeros(zeros, problem.a.dtype) == _zeros(_format(problem).zeros, problem.a.dtype)
 
 
 def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
@@ -73,8 +56,8 @@ def _reject_sizeless(config: ConfigLike, problem: Problem, device: Device) -> Re
     own = problem.int4
     if device.capability != hardware.HOPPER:
         return Rejected("the kernel is made of Hopper's instructions")
-    if own is None or own.packing != LOW_FIRST or _zeros(own.zeros, problem.a.dtype) is None:
-        return Rejected(f"the kernel reads numbers packed {LOW_FIRST}, with zero points that have a number each")
+    if own is None or own.packing != LOW_FIRST or own.zeros not in ("none", problem.a.dtype):
+        return Rejected(f"the kernel reads weights packed {LOW_FIRST}, and zero points of the activation's dtype")
     if problem.a.dtype not in ("bf16", "fp16") or problem.out != problem.a.dtype or problem.scalars != "unit":
         return Rejected("the kernel stores the dtype of the activation, without alpha and beta")
     if problem.numerics.acc != "fp32":

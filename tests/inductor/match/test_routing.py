@@ -11,10 +11,14 @@ torch = pytest.importorskip("torch")
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.gemm_programs import rand
+from torch._inductor import ir
+from torch._inductor.graph import GraphLowering
+from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import silu
 
 import gemmdb.inductor
+from gemmdb.inductor.lower.adapter import state
 from gemmdb.inductor.match import ops, routing
 
 aten = torch.ops.aten
@@ -90,11 +94,11 @@ def grouped(rows: int) -> Any:
     wide=st.booleans(),
 )
 def test_order_numbers_and_ends_are_those_of_the_program(experts, chosen, wide):
-    """With numbers of no expert, too, which some programs give to tokens of other ranks."""
+    """With ids out of range, too, which some programs give to tokens of other ranks."""
 
     def program(chosen: Any) -> Any:
         numbers, order = chosen.sort()
-        return numbers, order, _ends(numbers.float(), experts, 0, experts - 1), grouped(len(chosen))
+        return numbers * 1, order, _ends(numbers.float(), experts, 0, experts - 1), grouped(len(chosen))
 
     given = torch.tensor(chosen, dtype=torch.int64 if wide else torch.int32)
     graph = rewritten(program, given)
@@ -104,7 +108,7 @@ def test_order_numbers_and_ends_are_those_of_the_program(experts, chosen, wide):
     assert torch.equal(given[order], numbers)
     assert sorted(order.tolist()) == list(range(len(chosen)))
     kept = torch.clamp(numbers, -1, experts)
-    assert torch.equal(kept, torch.clamp(wanted[0], -1, experts))  # Those of no expert may change places.
+    assert torch.equal(kept, torch.clamp(wanted[0], -1, experts))  # Ids out of range may change places.
     assert torch.equal(ends, wanted[2])
     assert ends.dtype is torch.int32
 
@@ -135,6 +139,11 @@ OTHERS = {
     "two numbers of experts": lambda chosen: [
         _ends(numbers.float(), n, 0, n - 1) for numbers in [chosen.sort()[0]] for n in (4, 5)
     ],
+    "a cast to fewer bits": lambda chosen: _ends(chosen.sort()[0].to(torch.uint8).float()),
+    "ids that must be sorted": lambda chosen: [
+        (_ends(ids.float()), torch.searchsorted(ids, torch.tensor([3, 9]))) for ids in [chosen.sort()[0]]
+    ],
+    "sorted ids that are returned": lambda chosen: [(ids, _ends(ids.float())) for ids in [chosen.sort()[0]]],
     "counts only": lambda chosen: torch.histc(chosen.sort()[0].float(), EXPERTS, 0, EXPERTS - 1),
 }
 
@@ -186,3 +195,34 @@ def test_graphs_without_experts_stay():
 
     chosen = torch.randint(0, EXPERTS, (32,))
     assert aten.histc.default in targets(rewritten(program, chosen))
+
+
+def test_the_sum_is_pointwise_code():
+    """Inductor would make a reduction of eight."""
+    graph = GraphLowering(torch.fx.symbolic_trace(lambda x: x))
+    layout = ir.FixedLayout(torch.device("cpu"), torch.bfloat16, [6, 8, 16], [128, 16, 1])
+    with V.set_graph_handler(graph):
+        graph.graph_inputs["rows"] = ir.InputBuffer(name="rows", layout=layout)
+        rows = ir.TensorBox(ir.StorageBox(graph.graph_inputs["rows"]))
+        ours = state.unrolled_sum(rows, torch.bfloat16)
+        plain = state.lowering_of(aten.sum.dim_IntList)(rows, [1])
+    assert isinstance(ours.data.data, ir.Pointwise)
+    assert not isinstance(plain.data.data, ir.Pointwise)
+    assert (list(ours.get_size()), ours.get_dtype()) == ([6, 16], torch.bfloat16)
+
+
+def test_ids_that_index_and_mask_are_read_in_the_order_of_the_rows():
+    """As a bias of each expert, and the mask of tokens of other ranks."""
+    bias = rand(EXPERTS + 1, 4)
+
+    def program(chosen):
+        ids, order = chosen.sort()
+        return order, bias[ids], ids >= EXPERTS, _ends(ids.float()), grouped(len(chosen))
+
+    chosen = torch.randint(0, EXPERTS + 1, (40,))
+    graph = rewritten(program, chosen)
+    assert aten.histc.default not in targets(graph)
+    order, rows, masked, ends, _ = graph(chosen)
+    assert torch.equal(rows, bias[chosen[order]])
+    assert torch.equal(masked, chosen[order] >= EXPERTS)
+    assert torch.equal(ends, program(chosen)[3])
