@@ -18,7 +18,7 @@ from gemmdb.kernels.hardware import LARGEST_OFFSET
 from gemmdb.kernels.triton import TL
 from gemmdb.key.layout import VECTOR_BYTES
 from gemmdb.key.operands import Operand
-from gemmdb.key.problem import Problem, Query
+from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 from gemmdb.settings import Policy
 
@@ -61,24 +61,26 @@ def prepared(config: Config, problem: Problem, operands: Operands, policy: Polic
     vectors = kernels_cutlass.Vectors(*(dtypes.get(name, "") for name in ("scale", "row_scale", "bias")))
     bytes_ = _workspace(config, problem, operands)
     _check_offsets(nodes)
-    _check_compiled(config, problem, vectors, (nodes, policy))
+    _check_compiled(config, problem, vectors, nodes, policy)
     source = kernels_cutlass.render(config, problem, vectors)
     steps = leading(operands.a, problem.a), leading(operands.b, problem.b)
     kernel = cutlass.Kernel(source, order, steps, bytes_)
     return cutlass.Call(problem.op, kernel, nodes, operands.sizes, getattr(torch, TL[problem.out]))
 
 
-def int4(config: Config, query: Query, nodes: Mapping[str, Any], sizes: tuple[Any, Any, Any], policy: Policy) -> Any:
+def int4(
+    config: Config, problem: Problem, nodes: Mapping[str, Any], sizes: tuple[Any, Any, Any], policy: Policy
+) -> Any:
     """Lower a GEMM with an int4 weight. `nodes`: by `entry.OPERANDS`, the activation and a whole weight in memory.
     Raises what `prepared` raises."""
-    problem = kernels_cutlass.inside(query.problem)
+    problem = kernels_cutlass.inside(problem)
     zeros = extract.dtype_name(nodes["zeros"].get_dtype()) if "zeros" in nodes else "none"
     if zeros not in ("none", problem.a.dtype):
         raise Unavailable(f"the kernel does not read zero points of {zeros}")
     if rejected := cutlass.link_rejection():
         raise Unavailable(rejected.reason)
     _check_offsets(nodes)
-    _check_compiled(config, problem, None, (nodes, policy))
+    _check_compiled(config, problem, None, nodes, policy)
     steps = leading(nodes["a"], problem.a), int(problem.k) // 2
     kernel = cutlass.Kernel(kernels_cutlass.render(config, problem), kernels_cutlass.order(config), steps, 0)
     return cutlass.gemm(cutlass.Call(problem.op, kernel, dict(nodes), sizes, getattr(torch, TL[problem.out])))
@@ -95,11 +97,14 @@ def _check_offsets(nodes: Mapping[str, Any]) -> None:
 
 
 def _check_compiled(
-    config: Config, problem: Problem, vectors: kernels_cutlass.Vectors | None, how: tuple[Mapping[str, Any], Policy]
+    config: Config,
+    problem: Problem,
+    vectors: kernels_cutlass.Vectors | None,
+    nodes: Mapping[str, Any],
+    policy: Policy,
 ) -> None:
     """Raise Unavailable unless the archive has the kernel for operands with buffers of their own, or nvcc compiles
     it."""
-    nodes, policy = how
     apart = len({node.get_name() for node in nodes.values()}) == len(nodes)
     ready = apart and prebuilt_kernels.usable(archive.name(config, problem, vectors))
     if not ready and (rejected := _compile_rejection(config, policy)):

@@ -121,12 +121,17 @@ def _lowered(
     try:
         return _lower(decision, config, problem, operands, scalars)
     except cutlass.Unavailable as error:
-        query = replace(decision.query, problem=problem)
-        again = deciding.decide_without_cutlass(decision.session, query, str(error))
-        outcome.replaced(decision, again)
-        again = replace(again, entry=decision.entry, is_branch=decision.is_branch)
+        again = without_cutlass(decision, problem, error)
         assert again.config is not None
         return _lower(again, again.config, problem, operands, scalars)
+
+
+def without_cutlass(decision: Decision, problem: Problem, why: cutlass.Unavailable) -> Decision:
+    """Record and return the next best decision for a problem whose CUTLASS kernel is not available."""
+    query = replace(decision.query, problem=problem)
+    again = deciding.decide_without_cutlass(decision.session, query, str(why))
+    outcome.replaced(decision, again)
+    return replace(again, entry=decision.entry, is_branch=decision.is_branch)
 
 
 def _lower(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gemmdb.inductor.decide import deciding, outcome
+from gemmdb.inductor.decide import outcome
 from gemmdb.inductor.decide.decision import Decision, decision_of
 from gemmdb.inductor.decide.legality import rejection
-from gemmdb.inductor.lower import branches, cutlass, inductor_ops, triton
+from gemmdb.inductor.lower import branches, cutlass, emit, inductor_ops, triton
 from gemmdb.inductor.lower.adapter import composed, inlining, ir_view, state, symbolic, templates
 from gemmdb.inductor.match import ops
 from gemmdb.inductor.match.spelling import SPELLING, Spelling
@@ -124,9 +124,7 @@ def decided(decision: Decision, a: Any, weight: Weight) -> Any:
     try:
         return _generated(decision, a, weight)
     except cutlass.Unavailable as error:
-        again = deciding.decide_without_cutlass(decision.session, decision.query, str(error))
-        outcome.replaced(decision, again)
-        return decided(replace(again, entry=decision.entry, is_branch=decision.is_branch), a, weight)
+        return decided(emit.without_cutlass(decision, decision.problem, error), a, weight)
     except triton.Refused as error:
         outcome.refuse(decision, str(error))
         return None
@@ -143,7 +141,7 @@ def _generated(decision: Decision, a: Any, weight: Weight) -> Any:
         raise triton.Refused("offsets are 32 bits wide")
     if config.backend == "cutlass":
         nodes = dict(zip(("a", "b", "scale", "zeros"), operands, strict=False))
-        return cutlass.int4(config, decision.query, nodes, (*sizes, a.get_size()[1]), decision.session.policy)
+        return cutlass.int4(config, problem, nodes, (*sizes, a.get_size()[1]), decision.session.policy)
     names = {**triton_names(config, problem), "ACC_TYPE": "tl.float32"}
     kernel = triton.template_kernel(config, names, problem, decision.query.ranges)
     return templates.gemm(kernel, operands, (a.get_dtype(), sizes), templates.Epilogue())

@@ -32,7 +32,7 @@ def register() -> None:
     state.register_own(ops.overload("mixed_mm"), lower_mixed)
     state.register_own(ops.overload("int_mm_scaled"), lower_scaled)
     state.register_own(ops.overload("mm_activation"), lower_activation)
-    state.register_own(ops.overload("short_sum"), state.unrolled_sum)
+    state.register_own(ops.overload("short_sum"), lambda rows, dtype: state.unrolled_sum(rows, 1, dtype))
     horizontal.register()
     int4.register()
     engine_ops.register()

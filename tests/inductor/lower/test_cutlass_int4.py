@@ -6,7 +6,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kit.devices import H200
 from kit.gemm_programs import rand
 from kit.lowered import rendered
 from torch._inductor.virtualized import V
@@ -19,7 +18,6 @@ from gemmdb.inductor.lower import cutlass as cutlass_kernels
 from gemmdb.inductor.lower.adapter import cutlass
 from gemmdb.inductor.lower.triton import Refused
 from gemmdb.kernels.cutlass import prebuilt
-from gemmdb.key.problem import Query
 
 CONFIG = Config.of("cutlass", "int4", tile_m=72, tile_n=128, tile_k=128, groups=2, split_k=1)
 M, N, K = 48, 512, 1024
@@ -40,7 +38,7 @@ def nodes(tensor, zeros=None, **moved):
 
 
 def lower(tensor, how, **rest):
-    return cutlass_kernels.int4(CONFIG, Query(problem(**rest), H200), nodes(tensor, **how), (M, N, K), FORCED)
+    return cutlass_kernels.int4(CONFIG, problem(**rest), nodes(tensor, **how), (M, N, K), FORCED)
 
 
 @pytest.mark.parametrize(

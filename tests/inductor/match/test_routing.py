@@ -204,7 +204,7 @@ def test_the_sum_is_pointwise_code():
     with V.set_graph_handler(graph):
         graph.graph_inputs["rows"] = ir.InputBuffer(name="rows", layout=layout)
         rows = ir.TensorBox(ir.StorageBox(graph.graph_inputs["rows"]))
-        ours = state.unrolled_sum(rows, torch.bfloat16)
+        ours = state.unrolled_sum(rows, 1, torch.bfloat16)
         plain = state.lowering_of(aten.sum.dim_IntList)(rows, [1])
     assert isinstance(ours.data.data, ir.Pointwise)
     assert not isinstance(plain.data.data, ir.Pointwise)

@@ -201,10 +201,11 @@ def register_own(target: Any, lower: Callable[..., Any]) -> None:
         register_lowering(target, type_promotion_kind=None)(lower)
 
 
-def unrolled_sum(rows: Any, dtype: torch.dtype) -> Any:
-    """Lower `gemmdb::short_sum` as pointwise code, as Inductor does in its poolings."""
-    with inductor_config.patch(unroll_reductions_threshold=int(rows.get_size()[1]) + 1):
-        return lowerings[torch.ops.aten.sum.dim_IntList](rows, [1], dtype=dtype)
+def unrolled_sum(values: Any, dim: int, dtype: torch.dtype) -> Any:
+    """Return the sum over a short dimension as pointwise code. From 8 on, Inductor would make it a reduction, where
+    threads share the few numbers of an element."""
+    with inductor_config.patch(unroll_reductions_threshold=int(values.get_size()[dim]) + 1):
+        return lowerings[torch.ops.aten.sum.dim_IntList](values, [dim], dtype=dtype)
 
 
 def current_node() -> Any:

@@ -16,7 +16,7 @@ from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.select_algorithm import SymbolicGridFn, TritonTemplate, TritonTemplateKernel, realize_inputs
 from torch._inductor.virtualized import V
 
-from gemmdb.inductor.lower.adapter import codegen, workspaces
+from gemmdb.inductor.lower.adapter import codegen, state, workspaces
 from gemmdb.inductor.lower.adapter.codegen import WORKSPACE
 from gemmdb.kernels import triton
 from gemmdb.kernels.registry import KERNELS
@@ -260,10 +260,7 @@ def summed(partials: Any, epilogue: Epilogue, dtype: torch.dtype) -> Any:
     """Return the sum of `partials` [slices of K, M, N] in order, with the epilogue, as `dtype`, computed in the
     partials' dtype, but integer scales in fp32. Inductor fuses later work into the same kernel."""
     convert, times = lowerings[torch.ops.prims.convert_element_type.default], lowerings[aten.mul.Tensor]
-    slices = int(partials.get_size()[0])
-    # From 8 slices on, Inductor would make it a reduction, where threads share the few slices of an element.
-    with inductor_config.patch(unroll_reductions_threshold=slices + 1):
-        result = lowerings[aten.sum.dim_IntList](partials, [0], dtype=partials.get_dtype())
+    result = state.unrolled_sum(partials, 0, partials.get_dtype())
     if epilogue.integer and epilogue.scales:
         result = convert(result, torch.float32)
     if epilogue.alpha != 1:
