@@ -24,7 +24,7 @@ from gemmdb.kernels.config import Config
 from gemmdb.kernels.cutlass import entry, prebuilt
 from gemmdb.kernels.cutlass.archive import INDEX, KINDS, MAX_BYTES, Place
 from gemmdb.kernels.cutlass.prebuilt import ARCH
-from gemmdb.kernels.menus.cutlass import every_int4, every_scaled_blocks
+from gemmdb.kernels.menus.cutlass import every_int4, every_int4_stream, every_scaled_blocks
 from gemmdb.key.problem import Problem, Query
 from gemmdb.lookup import answer
 from gemmdb.settings import Policy
@@ -58,7 +58,8 @@ def wanted(catalog: Catalog) -> dict[str, entry.Unit]:
     measured = sorted(counts, key=lambda one: (-counts[one], one))
     fused = (cutlass.macros(config, one, vectors) for config, problem in picks for one, vectors in _fused(problem))
     blocks = (cutlass.scaled_blocks.macros(config) for config in every_scaled_blocks())
-    int4 = (cutlass.int4.macros(config, weight) for weight in INT4 for config in every_int4())
+    every = (*every_int4(), *every_int4_stream())
+    int4 = (cutlass.macros(config, weight) for weight in INT4 for config in every)
     units = [prebuilt.unit(macros) for macros in (*map(dict, measured), *fused, *blocks, *int4)]
     return {unit.name: unit for unit in units}
 

@@ -87,7 +87,7 @@ def lacking(rows: Mapping[Problem, Collection[Config]], device: Device, effort: 
 
 def _counts(config: Config) -> bool:
     own = config.backend == "triton" and not config.kernel.startswith("inductor_")
-    return own or config.name in ("cutlass:scaled_blocks", "cutlass:int4")
+    return own or config.name in ("cutlass:scaled_blocks", "cutlass:int4", "cutlass:int4_stream")
 
 
 def told(found: Collection[Lacking], least: float) -> Iterator[str]:

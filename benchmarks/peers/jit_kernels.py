@@ -1,4 +1,4 @@
-"""Rivals that compile CUDA kernels on the spot: humming and QuACK. Imports torch."""
+"""A rival that compiles CUDA kernels on the spot: humming. Imports torch."""
 
 from __future__ import annotations
 
@@ -32,10 +32,3 @@ def _humming(layer_of: Any, case: Case, made: Operands, weight: Weight) -> parti
     ranges = importlib.import_module("humming.tune").get_heuristics_config(layer.humming_config)
     # Without its range: given several configs, humming reads the metadata of the one for a single row.
     return partial(layer, made.a, tuning_config=next(one for low, high, one in ranges if low < problem.m <= high))
-
-
-def quack(case: Case) -> Made:
-    """QuACK's GEMM with the config that its autotuner finds."""
-    gemm = importlib.import_module("quack.gemm_interface").gemm
-    case.multiple(n=8, k=8)
-    return each([partial(gemm, made.a, made.b) for made in case.sets])

@@ -72,7 +72,9 @@ RIVALS = (
     Rival("cublas", ALL, "torch_kernels:cublas"),
     Rival("cublaslt-best", ("bf16",), "torch_kernels:cublaslt"),
     Rival("gemlite", WEIGHTS, "triton_kernels:gemlite", "gemlite", "triton_kernels:gemlite_exact", compiles=True),
-    Rival("quack", ("bf16",), "jit_kernels:quack", "quack", slow=True),
+    Rival("quack", ("bf16",), "quack_kernels:dense", "quack", slow=True),
+    Rival("quack-split-k", ("bf16",), "quack_kernels:split_k", "quack", slow=True),
+    Rival("quack-grouped", ("grouped",), "quack_kernels:grouped", "quack", slow=True),
     Rival("max-autotune", ALL, "triton_kernels:autotune", slow=True),
 )
 """In the order in which they run: the strongest first."""

@@ -18,6 +18,7 @@ from gemmdb.cost.machine import machine
 from gemmdb.cost.work import OTHER_REGISTERS, Tile
 from gemmdb.kernels.aten import DEQUANTISED
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.cutlass.int4_stream import STEP, resident_warps
 from gemmdb.kernels.hardware import MAX_RESIDENT, REGISTERS, THREAD_REGISTERS, WARP_THREADS, tile_count
 from gemmdb.kernels.triton.int4_skinny import COLUMNS_OF_WARP, FEW_ROWS
 from gemmdb.key.device import Device
@@ -35,9 +36,10 @@ _ATEN_SPLITS_K = 6144
 the multiprocessors: 64 rows of N = 1536 and K = 7168 take an H200 16.5 us, and 96 rows 22.2."""
 _MULTIPROCESSORS = 132
 """Those of the GPU that the rates are fitted to, on which ATen's work is assumed to be even."""
-CUTLASS_BLOCKS, CUTLASS_INT4 = "cutlass:scaled_blocks", "cutlass:int4"
-ALONE = (CUTLASS_BLOCKS, CUTLASS_INT4)
-"""The kernels whose programs take all of a multiprocessor's shared memory."""
+CUTLASS_BLOCKS, CUTLASS_INT4, CUTLASS_STREAM = "cutlass:scaled_blocks", "cutlass:int4", "cutlass:int4_stream"
+CLUSTERED = (CUTLASS_BLOCKS, CUTLASS_INT4, CUTLASS_STREAM)
+"""The CUDA kernels whose blocks split K within a cluster. Blocks of the first two take all of a multiprocessor's shared
+memory."""
 _ONE_BYTE = ("groupwise", "scaled_blocks", CUTLASS_BLOCKS)
 """Kernels whose weight has a byte for each number; others have four bits."""
 
@@ -182,8 +184,10 @@ def _bytes(tile: Tile) -> float:
 
 def _resident(tile: Tile, rows: int, device: Device) -> int:
     """Return about how many programs share a multiprocessor."""
-    if tile.kernel in ALONE:
+    if tile.kernel in (CUTLASS_BLOCKS, CUTLASS_INT4):
         return 1
+    if tile.kernel == CUTLASS_STREAM:
+        return resident_warps(tile.m, tile.n * tile.k // STEP // tile.warps) // tile.warps
     threads, stages = WARP_THREADS * tile.warps, tile.stages
     if tile.kernel == "int4_skinny":
         shared, registers = 0.0, rows * tile.n // 16 + (stages + 1) * tile.n // 2 + 2 * rows

@@ -18,10 +18,11 @@ from gemmdb.cost import sizes
 from gemmdb.cost.machine import machine
 from gemmdb.cost.model import FITTED, Coefficients
 from gemmdb.cost.roofline import roofline_us
-from gemmdb.cost.sizes import ALONE, CUTLASS_INT4
+from gemmdb.cost.sizes import CLUSTERED, CUTLASS_INT4, CUTLASS_STREAM
 from gemmdb.cost.terms import Estimator
 from gemmdb.cost.work import CUTLASS_STAGES, KERNELS, Setting, Tile, tile_of
 from gemmdb.kernels.config import ATEN, Config
+from gemmdb.kernels.cutlass.int4_stream import STAGES, STEP
 from gemmdb.kernels.hardware import GROUP_ROWS, GROUP_WARPS, filling, splits, tile_count
 from gemmdb.kernels.triton.int4_skinny import DEPTH, MAX_ROWS
 from gemmdb.key.device import Device
@@ -109,7 +110,7 @@ def group_of(config: Config, problem: Problem, device: Device) -> ConfigGroup:
     """The group of a config that ran on a problem. A split that does not fill the multiprocessors belongs to the
     config."""
     split, shape = _split(config), tile(config)
-    if split < 2 or shape is None or shape.kernel in ALONE:  # A cluster has 2, 4 or 8 blocks, whatever fills the GPU.
+    if split < 2 or shape is None or shape.kernel in CLUSTERED:  # A cluster has up to 8 blocks, whatever fills the GPU.
         return _group(config, 0)
     tiles, resident = _tiles(shape, problem), 1
     while device.units * resident < tiles * split:
@@ -156,7 +157,7 @@ def programs(config: Config, problem: Problem) -> int | None:
 def tile(config: Config) -> Tile | None:
     """The tile of a config, None for one without: ATen, or a kernel that only others know."""
     ours = config.backend == "triton" and (config.spec.int4 or config.kernel == "scaled_blocks")
-    if not ours and config.name not in ALONE:
+    if not ours and config.name not in CLUSTERED:
         return None if config == ATEN else tile_of(config)
     value = {name: int(number) for name, number in config.params if isinstance(number, int)}
     if config.kernel == "int4_skinny":
@@ -169,6 +170,9 @@ def tile(config: Config) -> Tile | None:
     if config.name == CUTLASS_INT4:
         block = value["tile_m"], value["tile_n"], value["tile_k"]
         return Tile(config.name, *block, GROUP_WARPS * value["groups"], CUTLASS_STAGES, split, reduce, 1, True)
+    if config.name == CUTLASS_STREAM:
+        depth, warps = STEP * value["warps"] * value["rows"] // value["tile_n"], value["warps"]
+        return Tile(config.name, value["tile_m"], value["tile_n"], depth, warps, STAGES, split, reduce, 1, True)
     rows = value["tile_n" if value["swap"] else "tile_m"]
     warps = GROUP_WARPS * (2 if rows == 256 else rows // GROUP_ROWS)
     return Tile(

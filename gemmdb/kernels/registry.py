@@ -54,6 +54,7 @@ _ALL = (
     scaled_blocks.KERNEL,
     cutlass.SCALED_BLOCKS,
     cutlass.INT4,
+    cutlass.INT4_STREAM,
 )
 
 KERNELS: Mapping[tuple[str, str], Kernel] = {(kernel.backend, kernel.name): kernel for kernel in _ALL}

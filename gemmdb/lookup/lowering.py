@@ -153,7 +153,7 @@ def _packed_gemm(config: Config, problem: Problem) -> Rejected | None:
 _RULES = {"aten:int8pack_mm": _int8pack, "cpp:packed_gemm": _packed_gemm}
 _ALWAYS_LOWERED = {
     "aten:default", "aten:padded", "aten:dequantised", "cublaslt:matmul",
-    "cublaslt:matmul_activation", "cutlass:gemm", "cutlass:int4", "cutlass:scaled_blocks",
+    "cublaslt:matmul_activation", "cutlass:gemm", "cutlass:int4", "cutlass:int4_stream", "cutlass:scaled_blocks",
     "triton:inductor_bmm", "triton:inductor_grouped", "triton:inductor_mm", "triton:inductor_persistent_tma",
     "triton:inductor_scaled_tma", "triton:inductor_sum",
 }  # fmt: skip

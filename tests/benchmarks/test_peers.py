@@ -63,6 +63,11 @@ def test_every_rival_has_ops_and_an_adapter_file() -> None:
     assert all(rivals.wanted(name, False) for name in OPS)
     assert [one.name for one in rivals.wanted("bf16", True, "quack")] == ["quack"]
     assert rivals.wanted("bf16", False, "quack") == [], "it is slow"
+    quack = [one for name in OPS for one in rivals.wanted(name, True) if one.package == "quack"]
+    assert [(one.name, one.ops) for one in quack] == [
+        ("quack-grouped", ("grouped",)), ("quack", ("bf16",)), ("quack-split-k", ("bf16",))
+    ]  # fmt: skip
+    assert all(measure.compiling(name, one.name) == [] for one in quack for name in one.ops), "it tunes undisturbed"
 
 
 def test_a_rival_that_is_not_installed_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.peers import packing, torch_kernels, worker
+from benchmarks.peers import packing, quack_kernels, torch_kernels, worker
 from benchmarks.peers.case import Case, Made, Unfit, each, first_rows
 from benchmarks.peers.ops import OPS, padded
 from benchmarks.peers.rivals import Rival
@@ -102,6 +102,40 @@ def test_what_a_user_can_spell_is_right(name: str) -> None:
     exact = [reference(case.problem, made) for made in case.sets[:1]]
     made = torch_kernels.cublas(case)
     assert worker.error(made, 2, exact) <= tolerance(case.problem)
+
+
+class Quack:
+    """Stands for QuACK's module: a GEMM with the arguments and defaults of QuACK's, summed in fp32."""
+
+    def __init__(self) -> None:
+        self.factors = list[int | None]()
+
+    def gemm(
+        self, a: torch.Tensor, b: torch.Tensor, cu_seqlens_m: torch.Tensor | None = None, split_k: int | None = 1
+    ) -> torch.Tensor:
+        self.factors.append(split_k)
+        if cu_seqlens_m is None:
+            return (a.float() @ b.float()).to(a.dtype)
+        assert (cu_seqlens_m.dtype, int(cu_seqlens_m[0]), int(cu_seqlens_m[-1])) == (torch.int32, 0, len(a))
+        rows = a.float().split(cu_seqlens_m.diff().tolist())
+        return torch.cat([part @ weight.float() for part, weight in zip(rows, b, strict=True)]).to(a.dtype)
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "groups", "factor"),
+    [("dense", "bf16", 0, 1), ("split_k", "bf16", 0, None), ("grouped", "grouped", 4, 1)],
+)
+def test_quack_gets_the_operands_that_it_documents(
+    monkeypatch: pytest.MonkeyPatch, function: str, name: str, groups: int, factor: int | None
+) -> None:
+    quack = Quack()
+    monkeypatch.setattr(quack_kernels, "library", lambda: quack)
+    case = case_of(OPS[name].problem(40, 256, 256, groups))
+    exact = [reference(case.problem, made) for made in case.sets[:1]]
+    assert worker.error(getattr(quack_kernels, function)(case), 2, exact) <= tolerance(case.problem)
+    assert set(quack.factors) == {factor}
+    with pytest.raises(Unfit):
+        getattr(quack_kernels, function)(case_of(OPS[name].problem(40, 256, 252, groups)))
 
 
 @pytest.mark.parametrize(("name", "m", "rows"), [("int8", 1, 32), ("int8", 16, 32), ("int8", 17, 17), ("bf16", 1, 1),

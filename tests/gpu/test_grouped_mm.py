@@ -226,6 +226,7 @@ def test_a_layer_with_its_routing(kit: Any, tokens: int, experts: int, top: int)
     chosen = torch.rand(tokens, experts, device="cuda").topk(top).indices
     shares, x = kit.rand(tokens, top), kit.rand(tokens, 256)
     up, down = kit.rand(experts, 2 * 64, 256) / 8, kit.rand(experts, 256, 64) / 8
+    gemmdb.inductor.enable()
     with torch.no_grad():
         found, (code,) = run_and_get_code(torch.compile(layer), x, shares, chosen, up, down)
         kit.close(found, layer(x, shares, chosen, up, down))

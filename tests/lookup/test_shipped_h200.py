@@ -93,4 +93,4 @@ def test_a_few_rows_times_an_int4_weight_get_a_kernel(shipped, m, n, k, weight):
     problem = Problem.gemm("mixed_mm", m=m, n=n, k=k, weight_dtype="int4", **weight)
     hit = answer(Query(problem, H200), shipped, POLICY)
     assert hit is not None
-    assert hit.kernel == "int4_skinny"
+    assert hit.kernel in ("int4_skinny", "int4_stream")

@@ -1,5 +1,5 @@
 """Our CUTLASS kernels, each one CUDA source, for the generator and for Inductor; needs neither CUTLASS nor a GPU to
-read. What is said of a config here is that of `gemm`, unless it is of `scaled_blocks` or of `int4`.
+read. What is said of a config here is that of `gemm`, unless another kernel is named.
 
 Macros before the source say what a kernel is compiled for: integers, and words from the fixed lists here. Sizes,
 leading dimensions, the split of K and the order of tiles are arguments, so one compiled kernel serves every problem
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemmdb.kernels.cutlass import int4, scaled_blocks
+from gemmdb.kernels.cutlass import int4, int4_stream, scaled_blocks
 from gemmdb.kernels.cutlass.rules import rejection
 from gemmdb.kernels.kernel import ConfigLike, IntRange, Kernel, OneOf, always
 from gemmdb.key.problem import Problem
@@ -58,7 +58,7 @@ def digest(kernel: str) -> str:
 
 def sources() -> str:
     """The digests of all kernels' sources: what an archive is compiled from."""
-    return " ".join(map(digest, ("gemm", "scaled_blocks", "int4")))
+    return " ".join(map(digest, ("gemm", "scaled_blocks", "int4", "int4_stream")))
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ def macros(config: ConfigLike, problem: Problem, vectors: Vectors | None = None)
         return scaled_blocks.macros(config)
     if config.kernel == "int4":
         return int4.macros(config, problem)
+    if config.kernel == "int4_stream":
+        return int4_stream.macros(config, problem)
     problem, value, swap = inside(problem), config.values, config.values["swap"] == 1
     # Each pair is the value for A or the output's rows, then the value for B or its columns.
     along_k = problem.a.row_major, problem.b.layout.order.startswith("col")
@@ -147,8 +149,8 @@ def scale_dtype(problem: Problem) -> str:
 
 
 def order(config: ConfigLike) -> tuple[int, int, int]:
-    """(split, swizzle, raster): the arguments of a config, which need no compiling. `int4` has none; those of
-    `scaled_blocks` are the steps between its scales, which its operands say: zeros here."""
+    """(split, swizzle, raster): the arguments of a config, which need no compiling. Those of `scaled_blocks` are the
+    steps between its scales, which its operands say: zeros here. Those of int4 weights have none: zeros."""
     if config.kernel != "gemm":
         return 0, 0, 0
     value = config.values
@@ -177,7 +179,7 @@ def render(config: ConfigLike, problem: Problem, vectors: Vectors | None = None)
 
 def rendered(values: Mapping[str, int | str]) -> str:
     """The source with these macros."""
-    text = source(next((name for name in ("scaled_blocks", "int4") if name.upper() in values), "gemm"))
+    text = source(next((name for name in ("scaled_blocks", "int4", "int4_stream") if name.upper() in values), "gemm"))
     return "".join(f"#define GEMMDB_{name} {value}\n" for name, value in values.items()) + text
 
 
@@ -232,3 +234,12 @@ INT4 = Kernel(
     equivalent={"68bec5c9b8ca8f65": "b039d8473677c410"},
 )  # fmt: skip
 """`groups`: of warps that multiply."""
+INT4_STREAM = Kernel(
+    "cutlass", "int4_stream", ("mixed_mm",), ("cuda",), 10, {
+        "tile_m": OneOf((8, 16)), "tile_n": OneOf((16, 32, 64, 128)), "rows": OneOf((16, 32, 64)),
+        "warps": OneOf((4, 8)), "split_k": IntRange(1, 8),
+    },
+    splits=("split_k",), rejection=int4_stream.rejection, maps=always, digest=functools.partial(digest, "int4_stream"),
+    int4=True,
+)  # fmt: skip
+"""`rows`: those of the weight that a warp multiplies."""

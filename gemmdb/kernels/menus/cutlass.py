@@ -1,8 +1,8 @@
 """The configs of our CUTLASS kernels that are tried.
 
 Of `gemm`, few kernels (nvcc takes half a minute for each) in several orders: the split of K and the order of tiles are
-arguments of a compiled kernel, so trying them needs no compiling. Of `scaled_blocks` and `int4`, more: nvcc takes three
-and ten seconds.
+arguments of a compiled kernel, so trying them needs no compiling. Of the others, more: nvcc takes two to ten
+seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gemmdb.kernels.config import Config
+from gemmdb.kernels.cutlass.int4_stream import STEP, resident_warps
 from gemmdb.kernels.hardware import filling, tile_count
 from gemmdb.kernels.menus.shared import read_shapes, up_to
 from gemmdb.kernels.registry import KERNELS
@@ -54,6 +55,8 @@ _SCALED_BLOCKS = read_shapes("cutlass_blocks")[_SCALED]
 _INT4 = read_shapes("cutlass_int4")["mixed_mm"]
 """By the number of rows, (tile along M, along N, along K, warp groups, splits of K). With fewer rows than the menu has,
 Triton's kernels are faster."""
+_INT4_STREAM = read_shapes("cutlass_int4_stream")["mixed_mm"]
+"""By the number of rows, (tile along M, along N, rows of the weight for each warp, warps, splits of K)."""
 
 
 def entries(problem: Problem) -> tuple[Entry, ...]:
@@ -67,7 +70,8 @@ def configs(problem: Problem, device: Device, streams: bool = False) -> list[Con
         found = dict.fromkeys(_scaled_blocks(problem, device) if problem.scales == "block" else ())
         return [config for config in found if config.rejection(problem, device) is None]
     if problem.int4 is not None:
-        return [config for config in _int4(problem, device) if config.rejection(problem, device) is None]
+        found = dict.fromkeys((*_int4(problem, device), *_int4_stream(problem, device)))
+        return [config for config in found if config.rejection(problem, device) is None]
     if problem.op not in KERNELS["cutlass", "gemm"].ops:
         return []
     chosen = entries(problem)
@@ -102,11 +106,21 @@ def _int4(problem: Problem, device: Device) -> Iterator[Config]:
         yield from (_weight(m, n, k, groups, split) for split in _fitting(problem, device, (m, n, k), splits))
 
 
-def _fitting(problem: Problem, device: Device, block: tuple[int, int, int], splits: Sequence[int]) -> list[int]:
-    """The splits of a tile that leave no more than half of the multiprocessors with two programs. 1, no split, is one
-    of them unless others are and it leaves more than three quarters of the multiprocessors without work."""
-    tiles, steps = tile_count(problem.m, problem.n, block[:2]), -(-problem.k // block[2])
-    fitting = [one for one in splits if one > 1 and 2 * one <= steps and 2 * tiles * one <= 3 * device.units]
+def _int4_stream(problem: Problem, device: Device) -> Iterator[Config]:
+    for m, n, rows, warps, splits in up_to(_INT4_STREAM, problem.m):
+        along = warps * rows // n
+        fitting = _fitting(problem, device, (m, n, STEP * along), splits, resident_warps(m, rows) // warps)
+        yield from (_stream(m, n, rows, warps, split) for split in fitting)
+
+
+def _fitting(
+    problem: Problem, device: Device, block: tuple[int, int, int], splits: Sequence[int], resident: int = 1
+) -> list[int]:
+    """The splits of a tile that start no more than half as many programs again as the multiprocessors hold, `resident`
+    each. 1, no split, is one of them unless others are and it leaves more than three quarters of the multiprocessors
+    without work."""
+    tiles, steps, room = tile_count(problem.m, problem.n, block[:2]), -(-problem.k // block[2]), device.units * resident
+    fitting = [one for one in splits if one > 1 and 2 * one <= steps and 2 * tiles * one <= 3 * room]
     whole = [1] if 1 in splits and (not fitting or 4 * tiles >= device.units) else []
     return [*whole, *fitting]
 
@@ -126,6 +140,18 @@ def every_int4() -> list[Config]:
     return list(
         dict.fromkeys(_weight(m, n, k, groups, split) for m, n, k, groups, splits in listed for split in splits)
     )
+
+
+def every_int4_stream() -> list[Config]:
+    """All configs of `int4_stream` that are tried on any problem."""
+    listed = (entry for _, entries in _INT4_STREAM for entry in entries)
+    return list(
+        dict.fromkeys(_stream(m, n, rows, warps, split) for m, n, rows, warps, splits in listed for split in splits)
+    )
+
+
+def _stream(m: int, n: int, rows: int, warps: int, split: int) -> Config:
+    return Config.of("cutlass", "int4_stream", tile_m=m, tile_n=n, rows=rows, warps=warps, split_k=split)
 
 
 def _weight(m: int, n: int, k: int, groups: int, split: int) -> Config:

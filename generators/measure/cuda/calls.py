@@ -204,7 +204,7 @@ def _cublaslt(problem: Problem, config: Config, copies: Sequence[Tensors]) -> tu
 
 _CUTLASS_OPERANDS = {
     "gemm": ("A", "B", "scale", "bias", ""), "scaled_blocks": ("A", "B", "scale_b", "", "scale_a"),
-    "int4": ("A", "B", "scale", "", "zeros"),
+    "int4": ("A", "B", "scale", "", "zeros"), "int4_stream": ("A", "B", "scale", "", "zeros"),
 }  # fmt: skip
 """The tensors that a kernel reads: A, B, the scale of the columns, a bias, the scale of the rows, or zero points."""
 _CUTLASS_FAILURES = {

@@ -147,7 +147,9 @@ def test_which_kernels_of_int4_are_tried_at_which_sizes(flags):
                 found = tried(int4(m, n, k, **flags), device=device)
                 others = {"triton:int4_skinny"} if m <= 16 else set()
                 others |= {"aten:dequantised"} if "-" not in str(flags) else set()
-                others |= {"cutlass:int4"} if "low-first" in str(flags) and m > 16 and device is H200 else set()
+                if "low-first" in str(flags) and device is H200:
+                    others |= {"cutlass:int4"} if m > 16 else set()
+                    others |= {"cutlass:int4_stream"} if m <= 32 else set()
                 assert names(found) == {"triton:int4", *others}
                 assert len(found) >= 4
     assert {config.values["block_m"] for config in from_menu(int4(24, **flags), H200)} == {32}
