@@ -6,6 +6,7 @@ TOOLS = (
     Tool("build", "Build the rows of the shipped table, from where the last build stopped.", gpu=True),
     Tool("report", "Print the figures of the shipped table or of a folder of results."),
     Tool("outdated", "List the problems whose rows precede today's kernels."),
+    Tool("gained", "Print what the GEMMs of an archive gained by its rows."),
     Tool("peers", "Time a sample of the table against default mode and max-autotune.", gpu=True),
     Tool("peers-report", "Print the figures of files that `peers` wrote."),
     Tool("figures", "Run all measurements of a finished table, side by side on the GPUs of a host.", gpu=True),
