@@ -54,7 +54,7 @@ FEW_ROWS = [
     stream(tile_m=16), stream(tile_m=16, tile_n=64, rows=64, split_k=2), stream(tile_m=16, tile_n=128, rows=64),
 ]  # fmt: skip
 SMALL_PROBLEMS = [
-    *(int4(m=m) for m in (1, 3, 16, 37)), int4(m=8, n=8, k=8192), int4(m=9, fusion="pointwise"), int4(bias="1d", m=5),
+    *(int4(m=m) for m in (1, 3, 16, 30)), int4(m=8, n=8, k=8192), int4(m=9, fusion="pointwise"), int4(bias="1d", m=5),
     *(int4(m=7, group=group, zeros=zeros) for group in (32, 64, 128, 256) for zeros in ("none", "bf16", "uint8")),
     int4(m=2, k=96, group=32), int4(m=2, k=576, group=64, zeros="uint8"), int4(m=12, dtype="fp16"),
     int4(m=6, dtype="fp16", zeros="fp16", group=64),
@@ -85,8 +85,10 @@ def test_a_config_is_served_as_one_choice(config: Config, problem: Problem) -> N
     assert "gemmdb_cutlass_" in served_as_one_choice(config, problem)
 
 
-@pytest.mark.parametrize("config", [weights(), stream(tile_n=64, warps=8)], ids=lambda config: config.text)
-def test_one_kernel_serves_any_number_of_rows(kit: Any, config: Config) -> None:
+@pytest.mark.parametrize(
+    ("config", "most"), [(weights(), 1024), (stream(tile_m=16, tile_n=64, warps=8), 32)], ids=("many rows", "few rows")
+)
+def test_one_kernel_serves_any_number_of_rows(kit: Any, config: Config, most: int) -> None:
     packed = torch.randint(0, 256, (1032, 512), device="cuda", dtype=torch.uint8)
     scale = kit.rand(1032, 8).abs() / 16
 
@@ -96,8 +98,8 @@ def test_one_kernel_serves_any_number_of_rows(kit: Any, config: Config) -> None:
 
     compiled = torch.compile(model)
     with gemmdb.inductor.force(config), torch.no_grad():
-        for m in (240, 30, 500):
+        for m in (most // 4, 30, most // 2):
             x = kit.rand(m, 1024)
-            torch._dynamo.mark_dynamic(x, 0, min=2, max=1024)
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=most)
             kit.close(compiled(x), model(x))
     assert kit.served() == [config.text]

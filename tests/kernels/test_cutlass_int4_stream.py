@@ -109,13 +109,14 @@ def test_which_configs_are_illegal(changes, reason):
         (problem(k=4160), H200, (), "wants K in steps of 128"),
         (problem(), H200, ("n",), "depends on N and K"),
         (problem(m=0), H200, (), "nothing to compute"),
+        (problem(m=9), H200, (), "tiles of 8 rows are for up to 8"),
     ],
 )
 def test_which_problems_are_rejected(where, device, symbolic, reason):
     assert reason in str(config().rejection(where, device, symbolic))
 
 
-@pytest.mark.parametrize("where", [problem(k=4160, group=64), problem(k=96, group=32), problem(zeros="uint8", m=300)])
+@pytest.mark.parametrize("where", [problem(k=4160, group=64), problem(k=96, group=32), problem(zeros="uint8", m=8)])
 def test_which_problems_are_legal(where):
     assert config().rejection(where, H200, ("m",)) is None
 
@@ -144,8 +145,10 @@ def test_a_split_costs_the_host_nothing_and_does_not_follow_the_size():
 def test_the_cost_model_counts_the_blocks_that_registers_are_for():
     for tokens, rows, warps, wanted in ((8, 32, 8, 2), (8, 16, 4, 4), (16, 32, 4, 3), (16, 64, 8, 1)):
         assert int4_stream.resident_warps(tokens, rows) // warps == wanted
-        text = cutlass.source("int4_stream")
+    text = cutlass.source("int4_stream")
     assert "kRows == 64 ? 8 : kTokens == 8 ? 16 : 12" in text
+    assert f"kDepth = {int4_stream.STEP};" in text
+    assert f"kStages = {int4_stream.STAGES};" in text
 
 
 @pytest.mark.parametrize("weight", INT4, ids=lambda weight: weight.int4.text)

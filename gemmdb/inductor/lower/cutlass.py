@@ -75,8 +75,8 @@ def int4(
     Raises what `prepared` raises."""
     problem = kernels_cutlass.inside(problem)
     zeros = extract.dtype_name(nodes["zeros"].get_dtype()) if "zeros" in nodes else "none"
-    if zeros not in ("none", problem.a.dtype, *(("uint8",) if config.kernel == "int4_stream" else ())):
-        raise Unavailable(f"the kernel does not read zero points of {zeros}")
+    if problem.int4 is None or zeros != problem.int4.zeros:
+        raise Unavailable(f"the kernel is not for zero points of {zeros}")
     if rejected := cutlass.link_rejection():
         raise Unavailable(rejected.reason)
     _check_offsets(nodes)

@@ -1,4 +1,4 @@
-"""Lower GEMMs with an int4 weight: our Triton kernel, ATen's GEMM of a tiled weight, or a dequantized weight."""
+"""Lower GEMMs with an int4 weight: our kernels, ATen's GEMM of a tiled weight, or a dequantized weight."""
 
 from __future__ import annotations
 

@@ -37,12 +37,8 @@ def macros(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
 
 def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed."""
-    if rejected := _reject_sizeless(config, problem, device) or rules.reject_empty(problem):
+    if rejected := _reject_sizeless(config, problem, device) or reject_sizes(problem, symbolic):
         return rejected
-    if "n" in symbolic or "k" in symbolic:
-        return Rejected("whether rows start at multiples of 16 bytes depends on N and K")
-    if problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
-        return Rejected("the output is stored by the tensor copy engine: its rows are multiples of 16 bytes")
     split, step = int(config.values["split_k"]), int(config.values["tile_k"])
     if problem.k % step:
         return Rejected(f"the kernel takes whole steps of {step} along K")
@@ -53,18 +49,35 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
 
 @rules.sizeless
 def _reject_sizeless(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
+    return reject_format(problem, device, ("none", problem.a.dtype)) or _reject_tile(config)
+
+
+def reject_format(problem: Problem, device: Device, zeros: Collection[str]) -> Rejected | None:
+    """Why a CUDA kernel for int4 weights that knows these kinds of zero points cannot read a problem's operands, at any
+    sizes."""
     own = problem.int4
     if device.capability != hardware.HOPPER:
         return Rejected("the kernel is made of Hopper's instructions")
-    if own is None or own.packing != LOW_FIRST or own.zeros not in ("none", problem.a.dtype):
-        return Rejected(f"the kernel reads weights packed {LOW_FIRST}, and zero points of the activation's dtype")
+    if own is None or own.packing != LOW_FIRST or own.zeros not in zeros:
+        return Rejected(f"the kernel reads weights packed {LOW_FIRST}, with zero points: {', '.join(zeros)}")
     if problem.a.dtype not in ("bf16", "fp16") or problem.out != problem.a.dtype or problem.scalars != "unit":
         return Rejected("the kernel stores the dtype of the activation, without alpha and beta")
     if problem.numerics.acc != "fp32":
         return Rejected("the sums are fp32")
     if not problem.a.row_major or not hardware.vector_rows(problem.a):
         return Rejected("K runs along memory in the activation, whose rows start at multiples of 16 bytes")
-    return _reject_tile(config)
+    return None
+
+
+def reject_sizes(problem: Problem, symbolic: Collection[str]) -> Rejected | None:
+    """Why such a kernel cannot run at these sizes. `symbolic`: which of `m`, `n`, `k` are not fixed."""
+    if rejected := rules.reject_empty(problem):
+        return rejected
+    if "n" in symbolic or "k" in symbolic:
+        return Rejected("whether rows start at multiples of 16 bytes depends on N and K")
+    if problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
+        return Rejected("the output is stored in vectors: its rows are multiples of 16 bytes")
+    return None
 
 
 def _reject_tile(config: ConfigLike) -> Rejected | None:

@@ -39,9 +39,10 @@ constexpr int kResident = kRows == 64 ? 8 : kTokens == 8 ? 16 : 12, kBlocks = kR
 static_assert(kTileRows % kRows == 0 && kWarps % kAcross == 0 && kTokens % 8 == 0 && kRows % 16 == 0);
 static_assert((kDepth % kGroup == 0 || kGroup % kDepth == 0) && kGroup % 32 == 0 && kSharedBytes <= 227 * 1024);
 
-// A number of four bits in the last bits of one of these is that number more: 128 in bf16, 1,024 in fp16. In bf16, 128
-// stay until the sums of a group are there: what fp32 loses by it does not
-// show in a bf16 result. It would in fp16.
+// A number of four bits in the last bits of one of these is that number more: 128 in bf16, 1,024 in fp16. In bf16 the 128
+// is subtracted only from a group's sums. What fp32 loses by that does not show in a bf16 result, unless an activation is
+// 1e5 times its neighbors, or so large that 128 times it overflows. In fp16, 1,024 would show, and is subtracted first.
+// Where an activation is infinite, the result is not a number.
 constexpr uint32_t kMagic = kHalf ? 0x64006400 : 0x43004300;
 constexpr float kMore = kHalf ? 0 : 128;
 constexpr uint32_t kOnes = kHalf ? 0x3C003C00 : 0x3F803F80;

@@ -1,9 +1,9 @@
 """Our CUDA kernel for few rows and an int4 weight with a scale for each group, `int4_stream.cu`: what it is compiled
 for, and its rules.
 
-It needs none of CUTLASS's headers, but is compiled, shipped and called as its kernels are. A compiled kernel serves
-every problem whose weight has groups of the same size and the same kind of zero points: sizes and leading dimensions
-are arguments.
+It is compiled, shipped and called as CUTLASS's kernels are, though it needs none of its headers. A compiled kernel
+serves every problem whose weight has groups of the same size and the same kind of zero points: sizes and leading
+dimensions are arguments.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gemmdb.kernels import hardware, rules
+from gemmdb.kernels.cutlass.int4 import reject_format, reject_sizes
 from gemmdb.kernels.kernel import ConfigLike
 from gemmdb.key.device import Device
-from gemmdb.key.int4 import LOW_FIRST
-from gemmdb.key.layout import ITEM_SIZES, VECTOR_BYTES
 from gemmdb.key.problem import Problem
 from gemmdb.rejected import Rejected
 
 STEP, STAGES = 128, 3
 """Numbers along K of a step, and the stages of each warp, as in the source."""
+MOST_ROWS = {8: 8, 16: 32}
+"""The most rows that are measured with each tile along M. More tiles take longer than their formula says: two up to a
+third longer than one."""
 
 
 def resident_warps(tokens: int, rows: int) -> int:
@@ -42,13 +44,11 @@ def macros(config: ConfigLike, problem: Problem) -> dict[str, int | str]:
 
 def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Collection[str]) -> Rejected | None:
     """Why a config cannot run, None when it can. `symbolic`: which of `m`, `n`, `k` are not fixed."""
-    if rejected := _reject_sizeless(config, problem, device) or rules.reject_empty(problem):
+    if rejected := _reject_sizeless(config, problem, device) or reject_sizes(problem, symbolic):
         return rejected
-    if "n" in symbolic or "k" in symbolic:
-        return Rejected("whether rows start at multiples of 16 bytes depends on N and K")
-    if problem.n * ITEM_SIZES[problem.out] % VECTOR_BYTES:
-        return Rejected("rows of the output start at multiples of 16 bytes")
-    split = int(config.values["split_k"])
+    tokens, split = int(config.values["tile_m"]), int(config.values["split_k"])
+    if problem.m > MOST_ROWS[tokens]:
+        return Rejected(f"tiles of {tokens} rows are for up to {MOST_ROWS[tokens]}: each reads the weight again")
     if split > -(-problem.k // STEP):
         return Rejected(f"K={problem.k} has fewer than {split} steps of {STEP}")
     return None
@@ -56,18 +56,7 @@ def rejection(config: ConfigLike, problem: Problem, device: Device, symbolic: Co
 
 @rules.sizeless
 def _reject_sizeless(config: ConfigLike, problem: Problem, device: Device) -> Rejected | None:
-    own, dtype = problem.int4, problem.a.dtype
-    if device.capability != hardware.HOPPER:
-        return Rejected("the kernel is compiled for Hopper, and uses its clusters")
-    if own is None or own.packing != LOW_FIRST or own.zeros not in ("none", dtype, "uint8"):
-        return Rejected(f"the kernel reads {LOW_FIRST} weights, with zero points of the activation's dtype or uint8")
-    if dtype not in ("bf16", "fp16") or problem.out != dtype or problem.scalars != "unit":
-        return Rejected("the kernel stores the dtype of the activation, without alpha and beta")
-    if problem.numerics.acc != "fp32":
-        return Rejected("the sums are fp32")
-    if not problem.a.row_major or not hardware.vector_rows(problem.a):
-        return Rejected("K runs along memory in the activation, whose rows start at multiples of 16 bytes")
-    return _reject_tile(config)
+    return reject_format(problem, device, ("none", problem.a.dtype, "uint8")) or _reject_tile(config)
 
 
 def _reject_tile(config: ConfigLike) -> Rejected | None:

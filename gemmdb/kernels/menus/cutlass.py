@@ -53,8 +53,7 @@ STREAMS = Entry(128, 128, 64, (1, 1), COOPERATIVE, split=True)
 _SCALED_BLOCKS = read_shapes("cutlass_blocks")[_SCALED]
 """By the number of rows, (tile along M, along N, swap, cluster, splits of K). Timings: benchmarks/results/h200."""
 _INT4 = read_shapes("cutlass_int4")["mixed_mm"]
-"""By the number of rows, (tile along M, along N, along K, warp groups, splits of K). With fewer rows than the menu has,
-Triton's kernels are faster."""
+"""By the number of rows, (tile along M, along N, along K, warp groups, splits of K)."""
 _INT4_STREAM = read_shapes("cutlass_int4_stream")["mixed_mm"]
 """By the number of rows, (tile along M, along N, rows of the weight for each warp, warps, splits of K)."""
 
