@@ -14,7 +14,7 @@ from gemmdb.generators.cutlass_archive import INT4
 from gemmdb.kernels.config import ATEN, Config
 from gemmdb.kernels.cutlass import prebuilt
 from gemmdb.kernels.cutlass.archive import Archive
-from gemmdb.kernels.menus.cutlass import every_int4, every_scaled_blocks
+from gemmdb.kernels.menus.cutlass import every_int4, every_int4_stream, every_scaled_blocks
 from gemmdb.key.problem import Problem
 
 
@@ -70,7 +70,7 @@ def test_a_build_writes_an_archive_and_goes_on_where_it_was(gemmdb, tmp_path, mo
     out = tmp_path / "kernels.zip"
     done = gemmdb("kernels", "build", "--out", str(out))
     blocks = {prebuilt.name(one, problem) for one in every_scaled_blocks()}
-    blocks |= {prebuilt.name(one, weight) for weight in INT4 for one in every_int4()}
+    blocks |= {prebuilt.name(one, weight) for weight in INT4 for one in (*every_int4(), *every_int4_stream())}
     assert (done.code, done.out) == (0, f"{out}: {len(blocks) + 1} kernels, 0.0 MiB\n")
     assert set(Archive.open(out).kernels) == {prebuilt.name(config, problem)} | blocks
     first, compiled = out.read_bytes(), calls.read_text()
