@@ -61,7 +61,7 @@ def gains(before: Iterable[Measurement], now: Iterable[Measurement]) -> Iterator
 def _by_problem(rows: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
     found: dict[Problem, list[Measurement]] = defaultdict(list)
     for row in rows:
-        if not row.toolchain.source or row.config.is_current(row.toolchain.source):
+        if row.config.is_current(row.toolchain.source):
             found[row.problem].append(row)
     return found
 

@@ -22,6 +22,7 @@ from statistics import fmean
 
 from benchmarks.common import write_shapes
 from benchmarks.h200 import results
+from gemmdb.cost.sizes import CLUSTERED
 from gemmdb.devices import registry
 from gemmdb.generators import effort as efforts
 from gemmdb.generators.effort import Effort
@@ -62,7 +63,7 @@ def main(options: argparse.Namespace) -> None:
     for path in results.archives(options.rows or results.newest()):
         for row in archive.read(path):
             known = rows[row.problem]
-            if not row.toolchain.source or row.config.is_current(row.toolchain.source):
+            if row.config.is_current(row.toolchain.source):
                 known.add(row.config)
     device = registry.find("NVIDIA H200")
     assert device is not None
@@ -87,7 +88,7 @@ def lacking(rows: Mapping[Problem, Collection[Config]], device: Device, effort: 
 
 def _counts(config: Config) -> bool:
     own = config.backend == "triton" and not config.kernel.startswith("inductor_")
-    return own or config.name in ("cutlass:scaled_blocks", "cutlass:int4", "cutlass:int4_stream")
+    return own or config.name in CLUSTERED
 
 
 def told(found: Collection[Lacking], least: float) -> Iterator[str]:

@@ -14,6 +14,8 @@ from gemmdb.table.measurement import Protocol, Status
 
 ROOT = Path(__file__).parents[4]
 RESULTS = sorted((ROOT / "benchmarks" / "results" / "h200").glob("*/rows-*.jsonl.xz"))
+SHORT = {"rows-35.jsonl.xz": 153}
+"""Rows of the archives that have fewer than 300."""
 
 
 @pytest.mark.parametrize("strides", [(0, 16, 1), (16, 48, 1), (130, 16, 1), (128, 1, 8)])
@@ -47,7 +49,7 @@ def test_memory_that_is_exhausted_is_told_by_more_than_one_exception(make, monke
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
 def test_recorded_rows_can_still_be_read(path):
     rows = list(islice(archive.read(path), 300))
-    assert len(rows) > 100
+    assert len(rows) == SHORT.get(path.name, 300)
     assert {row.device.sku for row in rows} == {"NVIDIA H200"}
     assert any(row.status is Status.OK and row.config.backend in ("triton", "cutlass") for row in rows)
 
